@@ -40,8 +40,8 @@ def gemini_cli(turns: int, *, rewound: bool) -> Iterator[Json]:
         yield {"id": f"u{at}", "type": "user", "content": TEXT, "timestamp": 1e9 + at}
         for id in (f"x{at}", f"a{at}")[1 - rewound :]:
             tokens = {"input": 10_000 + at, "output": 5, "cached": 9_000}
-            said = {"type": "gemini", "content": TEXT, "model": "gemini-2.5-pro"}
-            yield {"id": id, **said, "tokens": tokens, "timestamp": 1e9 + at}
+            sent = {"type": "gemini", "content": TEXT, "model": "gemini-2.5-pro"}
+            yield {"id": id, **sent, "tokens": tokens, "timestamp": 1e9 + at}
             if id.startswith("x"):
                 yield {"$rewindTo": id}
 
@@ -79,8 +79,8 @@ def requests(turns: int, *, rewound: bool) -> Iterator[Json]:
     response = {"id": "r", "model": "gpt-5.1", "choices": [choice], "usage": usage}
     for at in range(turns):
         end = f"{at} {TEXT}" if rewound else TEXT
-        said = [{"role": "system", "content": TEXT}, {"role": "user", "content": end}]
-        request = {"model": "gpt-5.1", "messages": said}
+        sent = [{"role": "system", "content": TEXT}, {"role": "user", "content": end}]
+        request = {"model": "gpt-5.1", "messages": sent}
         yield {"request": request, "response": response, "time": 1e9 + at}
 
 

@@ -1,5 +1,5 @@
 """Programs and test suites that we did not write, as clients of the emulator: nothing that the
-provider would accept fails, and what is said twice is read from the cache, by the emulator's journal.
+provider would accept fails, and what is sent twice is read from the cache, by the emulator's journal.
 
 They live in environments of their own (strangers/environment.py); where one cannot be made, for want of
 a package registry or of npm, its tests are skipped and the reason is printed. Prints a table in the end.

@@ -155,7 +155,7 @@ def test_the_script_that_installs_servers_never_fails(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\necho no registry here >&2\nexit 1\n")
     python.chmod(0o755)
     nowhere = {"POSTGRES": "no-postgres", "REDIS_SERVER": "no-redis", "NGINX": "no-nginx"}
-    said = [
+    printed = [
         subprocess.run(
             ["sh", "scripts/servers.sh"],
             cwd=tmp_path,
@@ -166,11 +166,11 @@ def test_the_script_that_installs_servers_never_fails(tmp_path: Path) -> None:
         ).stdout
         for _ in range(2)
     ]
-    assert "PostgreSQL could not be installed: see .servers/log" in said[0]
-    assert "Redis could not be installed: see .servers/log" in said[0]
+    assert "PostgreSQL could not be installed: see .servers/log" in printed[0]
+    assert "Redis could not be installed: see .servers/log" in printed[0]
     assert "no registry here" in (tmp_path / ".servers" / "log").read_text()
-    assert "installed:" not in said[1]
-    assert "no nginx: its tests are skipped" in said[1]
+    assert "installed:" not in printed[1]
+    assert "no nginx: its tests are skipped" in printed[1]
 
 
 def test_the_pins_of_servers_are_hashed_and_name_no_registry() -> None:

@@ -80,8 +80,8 @@ class ProgramRun:
     def check_accepted(self, case: str, calls: list[dict[str, Any]], *statuses: int) -> None:
         """Every call was accepted, or answered with one of `statuses`."""
         rejected = [one for one in calls if one["status"] not in (200, *statuses)]
-        told = "; ".join(f"{one['status']} {one['path']}: {one['error']}" for one in rejected)
-        self.check(case, bool(calls) and not rejected, told or "no request arrived")
+        rejections = "; ".join(f"{one['status']} {one['path']}: {one['error']}" for one in rejected)
+        self.check(case, bool(calls) and not rejected, rejections or "no request arrived")
 
     def check_hit(self, case: str, calls: list[dict[str, Any]], cause: str | None = None) -> None:
         """The last call read the cache, and the journal says so: all of it, or with `cause`, why

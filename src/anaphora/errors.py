@@ -292,7 +292,7 @@ class GrantRateLimited(Denied):
 
 class StoreUnavailable(Denied):
     """The daemon cannot write to its store, or is stopping: no call without a hold. `public` is
-    what apps are told, where the message names the address of a database."""
+    what apps see, where the message names the address of a database."""
 
     kind = "unavailable"
     default_status = 503

@@ -361,13 +361,13 @@ async def test_an_error_that_repeats_prompt_and_key_is_not_stored(
     wire: str, status: int, tmp_path: Path
 ) -> None:
     """In the message, in codes and in headers, where a provider might put it."""
-    told = f"your prompt '{USER_CANARY} {SYSTEM_CANARY}' with key {SECRET}"
-    error = {"message": told, "type": told, "code": told, "status": told, "param": told}
-    body = json.dumps({"type": "error", "error": error, "request_id": told}).encode()
+    quoted = f"your prompt '{USER_CANARY} {SYSTEM_CANARY}' with key {SECRET}"
+    error = {"message": quoted, "type": quoted, "code": quoted, "status": quoted, "param": quoted}
+    body = json.dumps({"type": "error", "error": error, "request_id": quoted}).encode()
 
     async def handle(server: RawServer, reader: Any, writer: Any) -> None:
         while await server.read(reader):
-            headers = (f"request-id: {told}", f"x-request-id: {told}")
+            headers = (f"request-id: {quoted}", f"x-request-id: {quoted}")
             writer.write(reply(body, f"{status} Told", *headers))
             await writer.drain()
 

@@ -344,8 +344,8 @@ def full(*_: object) -> None:
 def test_rows_wait_until_the_disk_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[AuditError] = []
-    with AuditLog(tmp_path / "audit", on_error=told.append) as log:
+    reported: list[AuditError] = []
+    with AuditLog(tmp_path / "audit", on_error=reported.append) as log:
         with monkeypatch.context() as patch:
             patch.setattr("anaphora.audit.log_file.os.fsync", full)
             log.append(envelope(1))
@@ -356,8 +356,8 @@ def test_rows_wait_until_the_disk_has_room_again(
         settle(log)
         assert [*states, log.failing] == [True, False]
     assert request_ids(tmp_path / "audit") == ["req-1", "req-2"]
-    assert [error.message for error in told] == ["No space left on device"]
-    assert log.errors == tuple(told)
+    assert [error.message for error in reported] == ["No space left on device"]
+    assert log.errors == tuple(reported)
     verify(tmp_path / "audit")
 
 

@@ -238,8 +238,8 @@ def test_a_deleted_or_replaced_segment_is_found(
         shutil.copy(other / name, replaced / name)
         last = name == names[-1]
         assert main(["audit", "verify", str(deleted)]) == (0 if last else 6)
-        told = capsys.readouterr().err
-        assert last or ("row 1" if first == 1 else f"row {first}") in told
+        errors_printed = capsys.readouterr().err
+        assert last or ("row 1" if first == 1 else f"row {first}") in errors_printed
         if last:
             anchor = str(logs / "audit.anchor")
             assert main(["audit", "verify", str(deleted), "--anchor", anchor]) == 3
@@ -268,12 +268,12 @@ def test_changes_of_the_tables_are_found(
     with sqlite3.connect(path) as database:
         database.execute(change)
     code = main(["audit", "verify", str(path)])
-    told = capsys.readouterr().err
+    errors_printed = capsys.readouterr().err
     if change == "DELETE FROM start":
         assert code == 0, "a log that begins with row 1 needs none"
     else:
-        assert code == 6, told
-        assert "Traceback" not in told
+        assert code == 6, errors_printed
+        assert "Traceback" not in errors_printed
 
 
 def test_an_anchor_that_is_none_or_newer_is_refused(logs: Path, tmp_path: Path) -> None:

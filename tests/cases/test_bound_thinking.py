@@ -57,7 +57,7 @@ class TestPreflight:
     @pytest.mark.parametrize(
         "edit",
         [
-            lambda prompt: prompt["system"].__setitem__(0, "You are somebody else."),
+            lambda prompt: prompt["system"].__setitem__(0, "You are another assistant."),
             lambda prompt: prompt["tools"].pop(),
             lambda prompt: prompt["messages"].__setitem__(0, ("user", ["What was it?"])),
             lambda prompt: prompt["messages"].pop(0) and prompt["messages"].pop(0),

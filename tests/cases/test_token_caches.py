@@ -95,7 +95,7 @@ def texts(place: str) -> tuple[str, str]:
 def _body(provider: Provider, place: str, text: str) -> dict[str, Any]:
     system = text if place == "system" else "You are terse."
     described = text if place == "tool" else "The time zone of a city."
-    said = text if place == "message" else "Where is it noon?"
+    question = text if place == "message" else "Where is it noon?"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = {"name": "zone", "description": described, "parameters": schema}
     match provider.row.wire:
@@ -103,16 +103,16 @@ def _body(provider: Provider, place: str, text: str) -> dict[str, Any]:
             return {
                 "systemInstruction": {"parts": [{"text": system}]},
                 "tools": [{"functionDeclarations": [tool]}],
-                "contents": [{"role": "user", "parts": [{"text": said}]}],
+                "contents": [{"role": "user", "parts": [{"text": question}]}],
             }
         case "openai_responses":
             return {
                 "model": provider.model,
                 "instructions": system,
                 "tools": [{"type": "function", **tool}],
-                "input": said,
+                "input": question,
             }
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": said}]
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     tools = [{"type": "function", "function": tool}]
     return {"model": provider.model, "messages": messages, "tools": tools}
 
@@ -232,9 +232,9 @@ def test_a_session_foresees_and_judges_what_is_billed(
                     tools=registry(text if place == "tool" else "The time zone of a city."),
                     cache=PromptCachePlan(key="one"),
                 )
-                said = text if place == "message" else "Where is it noon?"
-                foreseen = chat.preview(said, tool_choice="none")
-                response = await chat.send(said, tool_choice="none")
+                question = text if place == "message" else "Where is it noon?"
+                foreseen = chat.preview(question, tool_choice="none")
+                response = await chat.send(question, tool_choice="none")
                 assert (response.usage.read or 0) == foreseen.usage.read
             granule = provider.rules.granule_tokens.value
             least = (foreseen.usage.input or 0) * (0.9 if place == "message" else 0.4) - granule

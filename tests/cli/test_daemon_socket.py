@@ -74,7 +74,7 @@ def test_errors_of_the_daemon_are_those_of_the_command(daemon: TestedDaemon, run
 
 
 def test_only_administrators_reach_methods_of_administrators(daemon: TestedDaemon) -> None:
-    """An app's token does not, whoever sends it."""
+    """An app's token does not, from any user."""
     app = DaemonConnection(daemon.socket, Secret(daemon.token()))
     for method in daemon.daemon.services.admin.methods():
         with pytest.raises(Upstream, match="there is no method"):

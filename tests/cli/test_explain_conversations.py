@@ -147,7 +147,7 @@ def test_interleaved_conversations_and_one_that_breaks(
 
 
 def test_model_that_changes_and_models_in_turn(run: Run, tmp_path: Path) -> None:
-    """A conversation that moves to another model is told so once; a prompt for two models is not."""
+    """A move of a conversation to another model is reported once; a prompt for two models is not."""
     other = "claude-opus-4-5"
     history = ["What is in the file?", "A line.", "And then?", "Another.", "And then?"]
     turns = explained(

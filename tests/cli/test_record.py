@@ -83,8 +83,8 @@ def test_recorded_run_is_replayed_without_network_and_key(
     made = tmp_path / "made"
     words = ["--dir", str(made), "--", *agent, name, "One?", "Two?"]
     live = run("record", *words, **recorded_in(name, emu))
-    answers, said = capfd.readouterr()
-    assert live.returncode == 0, said
+    answers, printed = capfd.readouterr()
+    assert live.returncode == 0, printed
     assert live.stderr == f"anaphora: 2 exchanges recorded in {made}\n"
     before = len(emu.requests())
     again = run("replay", *words, **NO_NETWORK)
@@ -94,7 +94,7 @@ def test_recorded_run_is_replayed_without_network_and_key(
     assert len(emu.requests()) == before
     for file in made.iterdir():
         assert CANARY.encode() not in file.read_bytes()
-    assert CANARY not in answers + said + live.stderr
+    assert CANARY not in answers + printed + live.stderr
 
 
 @pytest.fixture(scope="module")

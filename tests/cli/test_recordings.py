@@ -101,7 +101,7 @@ class TestCompaction:
 
 
 class TestBackwardClock:
-    """The third call is before the others: its bill is left out, and said to be."""
+    """The third call is before the others: its bill is left out, with a notice."""
 
     calls = three_calls(usage(5200, 300))["calls"]
     lines = [  # noqa: RUF012

@@ -202,11 +202,11 @@ class TestUnknownModels:
         file = log(trace(model="claude-99"), trace(id="other", model="claude-99"))
         found = report(*command.split(), file)
         notice = found["notices"][0]
-        told = notice if isinstance(notice, str) else notice["reason"]
+        text = notice if isinstance(notice, str) else notice["reason"]
         assert len(found["notices"]) == 1
         assert (
             "unknown model 'claude-99' of anthropic: simulated with the stand-in rows of anthropic"
-            " (and 1 more conversation)" in told
+            " (and 1 more conversation)" in text
         )
         ran = run(*command.split(), file)
         assert "stand-in rows of anthropic" in words(ran.stdout + ran.stderr)

@@ -96,16 +96,16 @@ def test_an_error_is_logged_and_in_the_result(
 ) -> None:
     problem = Broken("no seats at SECRET-HOST")
     with caplog.at_level(logging.ERROR, "anaphora.tools"):
-        result, told = asyncio.run(ran(emu, "begin", problem))
+        result, sent = asyncio.run(ran(emu, "begin", problem))
     assert isinstance(result, RunResult)
     assert (result.stop_reason, result.turns) == ("done", 2)
     (failed,) = result.tool_errors
     assert (failed.call.id, failed.call.name, failed.error) == ("call_2", "fail", problem)
     assert "raise problem" in failed.traceback
-    assert told["call_2"] == ToolResult(
+    assert sent["call_2"] == ToolResult(
         "call_2", "Broken: no seats at SECRET-HOST", error=True, name="fail"
     )
-    assert (told["call_1"].content, told["call_3"].content) == ("found Rome.", "found Bern.")
+    assert (sent["call_1"].content, sent["call_3"].content) == ("found Rome.", "found Bern.")
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("anaphora.tools", "ERROR")
     assert "the tool 'fail' failed: Broken at" in record.getMessage()
@@ -133,12 +133,12 @@ def test_every_failure_takes_the_same_way(
     kind: type[Exception],
     message: str,
 ) -> None:
-    result, told = asyncio.run(ran(emu, content, problem))
+    result, sent = asyncio.run(ran(emu, content, problem))
     (failed,) = result.tool_errors
     assert isinstance(failed.error, kind)
     assert message in failed.message
-    assert told["call_1"].error
-    assert told["call_1"].content == failed.message
+    assert sent["call_1"].error
+    assert sent["call_1"].content == failed.message
     assert [record.name for record in caplog.records] == ["anaphora.tools"]
     caplog.clear()
     with pytest.raises(kind) as caught:
@@ -213,10 +213,10 @@ async def later(call: ToolCall, error: Exception) -> str:
 def test_a_function_decides_what_the_model_gets(
     emu: Emulator, decide: Any, content: str, is_error: bool
 ) -> None:
-    result, told = asyncio.run(ran(emu, "begin", Broken("secret"), on_tool_error=decide))
-    assert (told["call_2"].content, told["call_2"].error) == (content, is_error)
+    result, sent = asyncio.run(ran(emu, "begin", Broken("secret"), on_tool_error=decide))
+    assert (sent["call_2"].content, sent["call_2"].error) == (content, is_error)
     assert len(result.tool_errors) == 1
-    assert len(told) == 3
+    assert len(sent) == 3
 
 
 def test_a_function_that_raises_ends_the_run(emu: Emulator) -> None:

@@ -249,7 +249,7 @@ def test_grant_without_approved_prompt_takes_any() -> None:
     check_prompt(*split({"system": "anything"}), GRANT)
 
 
-def said(system: str, *texts: str) -> dict[str, dict[str, Any]]:
+def body_of(system: str, *texts: str) -> dict[str, dict[str, Any]]:
     """The same prompt on each wire."""
     chat = [{"role": "system", "content": system}]
     chat += [{"role": "user", "content": text} for text in texts]
@@ -266,7 +266,7 @@ def said(system: str, *texts: str) -> dict[str, dict[str, Any]]:
 @each_row("wire", BODIES)
 def test_fingerprint_is_of_system_text_only(wire: str) -> None:
     def fingerprint(system: str, *texts: str) -> str:
-        body = json.dumps(said(system, *texts)[wire]).encode()
+        body = json.dumps(body_of(system, *texts)[wire]).encode()
         return prompt_fingerprint(wires.get(wire).split(body, (), PATH))
 
     assert fingerprint("tea", "one") == fingerprint("tea", "one, two", "three")
@@ -276,7 +276,7 @@ def test_fingerprint_is_of_system_text_only(wire: str) -> None:
 @each_row("wire", ["openai_chat", "openai_responses", "ollama"])
 @each_row("role", ["system", "developer"])
 def test_system_messages_inside_a_conversation_count(wire: str, role: str) -> None:
-    body = said("tea", "one", "two")[wire]
+    body = body_of("tea", "one", "two")[wire]
     split = wires.get(wire).split
     before = prompt_fingerprint(split(json.dumps(body).encode()))
     field = "input" if "input" in body else "messages"

@@ -375,9 +375,9 @@ def test_reasoning_without_a_place_is_a_notice(stream: bool, daemon: TestedDaemo
     }
     with daemon.client() as http:
         response = http.post("/v1/chat/completions", json=body)
-    told = response.text if stream else response.headers["anaphora-notices"]
+    shown = response.text if stream else response.headers["anaphora-notices"]
     assert "Which words?" not in response.text
-    assert "thinking_left_out" in told
+    assert "thinking_left_out" in shown
 
 
 def test_a_stream_of_gemini_without_sse_is_a_list(daemon: TestedDaemon) -> None:

@@ -53,14 +53,14 @@ class Dialogue:
 
     def next(self, turn: Turn, number: int) -> bytes:
         text = f"{self._name} {number} " + "text " * turn.words
-        said = [("assistant", f"answer {text}"), ("user", f"question {text}")]
+        added = [("assistant", f"answer {text}"), ("user", f"question {text}")]
         if number:
             match turn.kind:
                 case "branch":
-                    self._messages = [*self._before, *said]
+                    self._messages = [*self._before, *added]
                 case _:
                     self._before = list(self._messages)
-                    self._messages = [*self._messages, *said]
+                    self._messages = [*self._messages, *added]
         if turn.kind == "system":
             self._date += 1
         state = [("user", f"state {text}")] if turn.kind == "state" else []

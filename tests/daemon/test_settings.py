@@ -61,7 +61,7 @@ def test_files_that_others_may_change_are_not_used(name: str, home: Home) -> Non
     path = home.path / name
     path.chmod(0o666)
     files = SettingsFiles(home)
-    files.load()  # nobody else gets into the folder
+    files.load()  # no other user gets into the folder
     home.path.chmod(0o755)
     with pytest.raises(InvalidConfig, match=f"{name}: other users may change it"):
         files.load()

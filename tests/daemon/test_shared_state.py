@@ -202,10 +202,10 @@ def test_news_reach_the_other_nodes(redis_url: str) -> None:
             b.listen(lambda news, age: heard.append((news, age)))
             a.tell(b"news")
 
-            async def told() -> list[tuple[bytes, float]]:
+            async def received() -> list[tuple[bytes, float]]:
                 return heard
 
-            ((news, age),) = await until(told, "the news")
+            ((news, age),) = await until(received, "the news")
             assert (news, own) == (b"news", [])
             assert 0 <= age < TIMEOUT
 
@@ -229,10 +229,10 @@ def test_what_another_program_wrote_as_news_ends_nothing(
             a.tell(b"bad")
             a.tell(b"news")
 
-            async def told() -> bool:
+            async def received() -> bool:
                 return b"news" in heard
 
-            await until(told, "the news after those that cannot be read")
+            await until(received, "the news after those that cannot be read")
             assert heard == [b"bad", b"news"]
 
     asyncio.run(main())

@@ -422,7 +422,7 @@ async def test_a_batch_that_waits_for_rows_of_a_new_app_locks_none_of_the_others
     postgres_place: PostgresPlace,
 ) -> None:
     """Otherwise two batches could wait for each other, at the beginning of a month or with new apps:
-    PostgreSQL takes a second to notice, and callers are told that the store does not answer."""
+    PostgreSQL takes a second to notice, and callers get the error that the store does not answer."""
 
     def request(id: str, app: str) -> HoldRequest:
         taken = Hold(id=id, app=app, provider="p", model="m", request_id="r", at=NOON, bound=1)

@@ -28,8 +28,8 @@ def anthropic(texts: list[str], system: str, **more: Any) -> Json:
 
 
 def chat(texts: list[str], system: str, **more: Any) -> Json:
-    said = [{"role": "system", "content": system}, *messages(texts)]
-    return {"model": "gpt-4.1", "messages": said, **more}
+    whole = [{"role": "system", "content": system}, *messages(texts)]
+    return {"model": "gpt-4.1", "messages": whole, **more}
 
 
 def messages(texts: list[str]) -> list[Json]:

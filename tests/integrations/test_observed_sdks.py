@@ -40,7 +40,7 @@ from anaphora.proxy.judged_call import JudgedCall
 #: google-genai subclasses aiohttp's session, which aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
-#: What differs from one answer to the next, whoever asks.
+#: What differs from one answer to the next, with any client.
 VOLATILE = re.compile(
     r"(msg|req|resp|chatcmpl|rs|fc|call|cmpl|item)[_-][\w-]+|\d{9,}(\.\d+)?|'?date'?: '[^']*'"
     r"|created_at='[^']*'|_duration=\d+|response_id='[^']*'|0x\w+|Date': '[^']*'"

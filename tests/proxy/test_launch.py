@@ -360,10 +360,10 @@ def test_handlers_are_put_back() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 def test_processes_that_outlive_the_command_are_reported() -> None:
-    said: list[str] = []
+    reported: list[str] = []
     script = "sleep 30 & echo $! > /dev/null; setsid sleep 31 & exit 4"
-    assert launch.run(["sh", "-c", script], os.environ, report=said.append) == 4
-    (text,) = said
+    assert launch.run(["sh", "-c", script], os.environ, report=reported.append) == 4
+    (text,) = reported
     pids = [int(pid) for pid in re.findall(r"(\d+) \(sleep\)", text)]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -373,9 +373,9 @@ def test_processes_that_outlive_the_command_are_reported() -> None:
 
 
 def test_processes_that_end_in_time_are_not_reported() -> None:
-    said: list[str] = []
-    launch.run(["sh", "-c", "(sleep 0.05 &) ; exit 0"], os.environ, report=said.append)
-    assert said == []
+    reported: list[str] = []
+    launch.run(["sh", "-c", "(sleep 0.05 &) ; exit 0"], os.environ, report=reported.append)
+    assert reported == []
 
 
 def test_commands_that_cannot_run(tmp_path: Path) -> None:

@@ -287,16 +287,16 @@ def test_single_calls_with_tools_are_recognised() -> None:
 
 def test_end_that_changes_with_every_call_is_not_marked() -> None:
     """A program that appends the time to its last message, and takes it out again."""
-    placer, said = Placer(), []
+    placer, history = Placer(), []
     ends = []
     for turn in range(5):
-        said.append({"role": "user", "content": [{"type": "text", "text": f"{turn} " + GUIDE}]})
-        last = said[-1]["content"]
+        history.append({"role": "user", "content": [{"type": "text", "text": f"{turn} " + GUIDE}]})
+        last = history[-1]["content"]
         clock = {"type": "text", "text": f"It is 10:0{turn}."}
-        sent = [*said[:-1], {"role": "user", "content": [*last, clock]}]
+        sent = [*history[:-1], {"role": "user", "content": [*last, clock]}]
         after = marked(placer, ANTHROPIC, question("", messages=sent))
         ends.append(after.marks[-1].chunk - len(after) if after.marks else None)
-        said.append({"role": "assistant", "content": f"Answer {turn}."})
+        history.append({"role": "assistant", "content": f"Answer {turn}."})
     assert ends[-2:] == [-2, -2]
 
 

@@ -91,8 +91,8 @@ def test_key_is_in_no_log_and_no_error(
         assert KEY.encode() not in received.partition(b"\r\n\r\n")[2]
     for text in (caplog.text, call.error, repr(call), rich(call), str(call.notices)):
         assert KEY not in text
-    said = any(record.name == "anaphora" for record in caplog.records)
-    assert said is (observer is not None or place is not None or bug)
+    logged = any(record.name == "anaphora" for record in caplog.records)
+    assert logged is (observer is not None or place is not None or bug)
 
 
 def asked(port: int) -> bytes:

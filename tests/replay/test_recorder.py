@@ -187,7 +187,7 @@ async def test_failed_attempts_are_repeated_offline(
         except errors.AnaphoraError as error:
             return type(error), error.args
 
-    # The client makes no call for as long as it was told to wait.
+    # The client makes no call for as long as `retry-after` asks.
     ordered = sorted(FAULTS, key=lambda fault: fault == TOO_LONG)
     transport = RecordingTransport()
     recorder = Recorder(tmp_path, transport=transport)

@@ -154,11 +154,11 @@ def test_a_secret_is_found_in_one_of_several_choices() -> None:
         for index, text in enumerate((each, "-"))
     ]
     made = stored("".join(events).encode())
-    told = [
+    chunks = [
         json.loads(line[6:])["choices"][0] for line in made.payload.decode().split("\n\n") if line
     ]
-    assert "".join(one["delta"]["content"] for one in told if not one["index"]) == "<secret>"
-    assert "".join(one["delta"]["content"] for one in told if one["index"]) == "-" * len(KEY)
+    assert "".join(one["delta"]["content"] for one in chunks if not one["index"]) == "<secret>"
+    assert "".join(one["delta"]["content"] for one in chunks if one["index"]) == "-" * len(KEY)
 
 
 def test_a_cookie_is_not_repeated_by_the_answer() -> None:

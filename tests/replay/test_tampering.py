@@ -480,9 +480,9 @@ def test_deliberate_change_of_a_signed_folder_is_3(
     capsys.readouterr()
     assert main(verify) == 3
     assert (
-        "signed with" in (said := capsys.readouterr()).err
-        or "not a signature" in said.err
-        or ("is not signed" in said.err)
+        "signed with" in (output := capsys.readouterr()).err
+        or "not a signature" in output.err
+        or ("is not signed" in output.err)
     )
     with pytest.raises(SignatureMismatch):
         FixtureStore.open(folder, signed_by=key.public)

@@ -1,5 +1,5 @@
 """One conversation in three ways: in one session, in a session for each turn, and in a process for
-each turn. All of them return what was sent and what was said about it."""
+each turn. All of them return what was sent and its verdict."""
 
 from __future__ import annotations
 

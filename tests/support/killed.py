@@ -58,7 +58,7 @@ def start(folder, worker, key):
 for line in sys.stdin:
     folder, workers, key, delay = json.loads(line)
     running = [start(folder, worker, key) for worker in workers]
-    said = [os.read(input, 1 << 20) for _, input in running]
+    printed = [os.read(input, 1 << 20) for _, input in running]
     time.sleep(delay)
     for child, _ in running:
         os.kill(child, signal.SIGKILL)
@@ -66,9 +66,9 @@ for line in sys.stdin:
         status = os.waitpid(child, 0)[1]
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         while data := os.read(input, 1 << 20):
-            said[number] += data
+            printed[number] += data
         os.close(input)
-    print(json.dumps([data.decode() for data in said]), flush=True)
+    print(json.dumps([data.decode() for data in printed]), flush=True)
 """
 
 
@@ -94,15 +94,15 @@ def kill_recorders(folder: Path, kills: int, *, workers: int, signed: bool, seed
             task = [str(folder), names, secret, chance.uniform(0, 0.05)]
             killer.stdin.write(json.dumps(task) + "\n")
             killer.stdin.flush()
-            for said in json.loads(killer.stdout.readline()):
-                _apply(kept, said)
+            for printed in json.loads(killer.stdout.readline()):
+                _apply(kept, printed)
             _check(folder, kept, key)
     assert killer.returncode == 0
     return len(kept)
 
 
 def _apply(kept: set[str], lines: str) -> None:
-    """What the recorder said is on the disk; what it was about to remove may be there or not."""
+    """What the recorder reported is on the disk; what it was about to remove may be there or not."""
     for line in lines.splitlines():
         if line.startswith("-"):
             kept.discard(line.removeprefix("-"))

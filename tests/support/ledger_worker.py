@@ -6,7 +6,7 @@ Reads commands, one JSON array a line: `["start", {...}]` forks a node and print
 `["wait", PID]` prints how it ended: its exit status, or the signal as a negative number. The package
 is imported once.
 
-A node writes what it was told to its log, which outlives it: each line is one write to a file that
+A node writes the outcomes that it got to its log, which outlives it: each line is one write to a file that
 is open to append.
 
     o NODE                  open, under this id
@@ -88,7 +88,7 @@ class SharedClock:
 
 
 class Worker:
-    """One node: callers that hold and settle until it is killed or told to stop."""
+    """One node: callers that hold and settle until it is killed or stopped."""
 
     def __init__(self, options: WorkerOptions) -> None:
         folder = Path(options.folder)

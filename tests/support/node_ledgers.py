@@ -201,7 +201,7 @@ class LedgerNodes:
         self.outcome.kills += 1
 
     def _read(self) -> None:
-        """What the nodes were told since the last call."""
+        """The outcomes that the nodes got since the last call."""
         for node in self._nodes:
             for word, *rest in node.lines():
                 match word:

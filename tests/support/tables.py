@@ -64,8 +64,8 @@ def each_row(
     """The decorated function checks one row; the test checks all. Arguments are those of
     `pytest.mark.parametrize`; other parameters of the function are fixtures, which the rows share."""
     keys = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
-    told = ids if ids is None or callable(ids) else list(ids)
-    rows = [_row(keys, number, value, told) for number, value in enumerate(values)]
+    given = ids if ids is None or callable(ids) else list(ids)
+    rows = [_row(keys, number, value, given) for number, value in enumerate(values)]
 
     def decorate(check: Check) -> Check:
         @functools.wraps(check)

@@ -22,7 +22,7 @@ class _Peer:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.settings = b""
-        """What PostgreSQL said at the login."""
+        """What PostgreSQL answered at the login."""
         self._socket = connection
         self._received = b""
 

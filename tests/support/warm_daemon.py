@@ -29,7 +29,7 @@ def grant(keep_warm: Any = True, **llm: Any) -> dict[str, Any]:
 
 
 class Provider:
-    """The emulator, which notes what it gets and refuses refreshes where it is told to."""
+    """The emulator, which notes what it gets and refuses refreshes on demand."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.requests: list[EmulatorRequest] = []

@@ -1,5 +1,5 @@
 """A provider's words of one turn are the next turn's while they say the same; what comes out is
-what a rendering from nothing gives, whoever the turn before went to."""
+what a rendering from nothing gives, whichever provider the turn before went to."""
 
 from __future__ import annotations
 

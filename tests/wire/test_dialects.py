@@ -316,7 +316,7 @@ def test_deepseek_gets_its_reasoning_back_in_tool_loops() -> None:
 
 
 def test_missing_required_reasoning_is_sent_empty_with_notice() -> None:
-    """A fallback in the middle of a tool loop: the calls were made by somebody else."""
+    """A fallback in the middle of a tool loop: the calls were made by another model."""
     codec = wire.get("deepseek")
     made = call(messages=loop(Text("ok")), tools=TOOLS, model="deepseek-chat")
     rendered = codec.render(made, catalog.profile("deepseek", made.model))

@@ -1,4 +1,4 @@
-"""Fields that another wire left in the parts are told, where they stand and in the order of the talk."""
+"""Fields that another wire left in the parts give notices, with their paths, in the order of the messages."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def asking(name: str, *, tools: Any = (), blocks: Any = (), key: Any = None, **p
 
 
 def test_calls_with_lone_surrogates_are_never_equal() -> None:
-    """The key is not said on this wire, and what it keeps from being compared is."""
+    """This wire sends no key, and does send what the key keeps from being compared."""
     encoded = [
         body("anthropic", asking("anthropic", key="\ud800", metadata={"user_id": name}))
         for name in ("alice", "bob")

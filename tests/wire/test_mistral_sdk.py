@@ -204,7 +204,7 @@ def test_the_sdk_reads_structured_output() -> None:
 
 
 def test_sdk_request_round_trips() -> None:
-    """What the client sends, with Mistral's own words, is heard; and said again it is the same."""
+    """What the client sends, with Mistral's own words, is read, and rendered again it is the same."""
     import httpx2 as httpx
 
     bodies: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What a wire cannot say is told, and what it can say in part is said in part."""
+"""What a wire cannot express gives a notice, and what it can express in part is sent in part."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_object_of_unknown_kind_is_kept() -> None:
     assert body("anthropic", requested)["thinking"] == {"type": "unheard_of", "budget_tokens": 1024}
 
 
-# ── Extras that say what is said already ─────────────────────────────────────────────────────────
+# ── Extras that repeat what is sent already ─────────────────────────────────────────────────────────
 
 
 @every_wire

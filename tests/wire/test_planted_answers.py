@@ -29,7 +29,7 @@ def is_superseded(name: str, path: Path) -> str:
         if not last and inside and inside[0] in _ON_THE_WAY:
             return "the last event has the whole answer"
         if event["type"].endswith(".done") and "item" not in event:
-            return "the event is not read: the deltas before it said the same"
+            return "the event is not read: the deltas before it held the same"
     if name == "gemini" and inside[:1] == ("usageMetadata",):
         return "later counts replace earlier ones"
     if name == "anthropic":

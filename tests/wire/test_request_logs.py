@@ -24,7 +24,7 @@ MARKS: dict[str, dict[str, Any]] = {
 }
 
 #: Who speaks, what, and how it is put: as a text, as a list, or as a list with a marker.
-Said = tuple[str, str, str]
+Turn = tuple[str, str, str]
 encoded = st.tuples(
     st.sampled_from(["user", "assistant"]),
     st.sampled_from(["one", "two", ""]),
@@ -35,7 +35,7 @@ conversations = st.tuples(
 )
 
 
-def message(name: str, turn: Said) -> dict[str, Any]:
+def message(name: str, turn: Turn) -> dict[str, Any]:
     role, text, form = turn
     if name == "gemini":
         return {"role": role.replace("assistant", "model"), "parts": [{"text": text}]}
@@ -50,7 +50,7 @@ def message(name: str, turn: Said) -> dict[str, Any]:
     }
 
 
-def body(name: str, system: str | None, turns: tuple[Said, ...]) -> bytes:
+def body(name: str, system: str | None, turns: tuple[Turn, ...]) -> bytes:
     messages = [message(name, turn) for turn in turns]
     lead = [{"role": "system", "content": system}] if system else []
     if name == "anthropic":
@@ -76,7 +76,7 @@ def forget(name: str) -> None:
 @pytest.mark.parametrize("name", MARKS)
 @given(requests=st.lists(conversations, min_size=2, max_size=6), kept=st.booleans())
 def test_split_is_independent_of_earlier_requests(
-    name: str, requests: list[tuple[str | None, tuple[Said, ...]]], kept: bool
+    name: str, requests: list[tuple[str | None, tuple[Turn, ...]]], kept: bool
 ) -> None:
     codec = wire.get(name)
     alone = []

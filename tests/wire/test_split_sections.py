@@ -1,4 +1,4 @@
-"""Tools and system prompts that came before are cut once, and nobody can tell."""
+"""Tools and system prompts that came before are cut once, with the same result."""
 
 from __future__ import annotations
 

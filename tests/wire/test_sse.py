@@ -68,7 +68,7 @@ def test_endless_event_is_rejected_at_the_limit(piece: bytes) -> None:
 
 
 def test_line_breaks_become_data_lines() -> None:
-    """Arguments and blocks are the text that somebody else wrote, line breaks and all."""
+    """Arguments and blocks are text of another program, line breaks and all."""
     event = encode_event("", b'{"a":\n1,\r\n"b":"\\n"}')
     assert event.count(b"\n\n") == 1
     assert EventDecoder().feed(event) == [b'{"a":\n1, \n"b":"\\n"}']

@@ -192,7 +192,7 @@ def test_error_with_status_200_is_read() -> None:
     assert exchanged("openai_chat", response=reported, host="openrouter.ai").good
 
 
-# ── Bytes that nobody should send ────────────────────────────────────────────────────────────────
+# ── Bytes that no client should send ────────────────────────────────────────────────────────────────
 
 #: More digits than Python reads.
 ENDLESS = "9" * 5000

@@ -286,7 +286,7 @@ async def append_lines(
 async def append_rows(
     connection: Connection, chain: int, rows: Sequence[AuditRow], *, close: bool = False
 ) -> ChainHead:
-    """Appends rows to the end of a chain, whoever writes it. Within a transaction."""
+    """Appends rows to the end of a chain, of any writer. Within a transaction."""
     query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
     before = head = ChainHead(*await connection.fetchrow(query, chain))
     lines = []

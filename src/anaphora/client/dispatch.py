@@ -148,21 +148,21 @@ async def _settle(
         if on_tool_error == "raise":
             problem.add_note(f"raised by the tool {call.name!r} (call {call.id})")
             raise problem
-        told: object = outcome.message
+        answer: object = outcome.message
         if callable(on_tool_error):
-            told = on_tool_error(call, problem)
-            told = await told if inspect.isawaitable(told) else told
-        outcomes.results.append(_told(call, told))
+            answer = on_tool_error(call, problem)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        outcomes.results.append(_handled(call, answer))
     except Exception as raised:
         outcomes.raised = outcomes.raised or raised
 
 
-def _told(call: ToolCall, told: object) -> ToolResult:
-    if isinstance(told, ToolResult):
-        return _success(call, told)
-    if isinstance(told, str):
-        return _failure(call, told)
-    reason = f"must return a str or a ToolResult, not {type(told).__name__}"
+def _handled(call: ToolCall, answer: object) -> ToolResult:
+    if isinstance(answer, ToolResult):
+        return _success(call, answer)
+    if isinstance(answer, str):
+        return _failure(call, answer)
+    reason = f"must return a str or a ToolResult, not {type(answer).__name__}"
     raise InvalidRequest(reason, path="on_tool_error")
 
 

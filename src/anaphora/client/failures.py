@@ -90,7 +90,7 @@ def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstr
     now = datetime.datetime.now(datetime.UTC)
     error = endpoint.wire.read_error(answer.status, answer.headers, data, now)
     if answer.status in _NOT_THERE and NO_ERROR_OBJECT in str(error):
-        # Without the address, which apps of a daemon are not told.
+        # Without the address, which apps of a daemon must not see.
         error.args = (f"{error}; is the base_url of {endpoint.id} right?",)
     return error
 

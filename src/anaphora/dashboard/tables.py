@@ -139,8 +139,8 @@ def sums_table(
 def unpriced_note(sums: Iterable[CallSums]) -> htpy.Node:
     """Explains the plus and the `unknown` of `figures.spent`."""
     unpriced = sum(each.unpriced for each in sums)
-    said = f"The cost of {counted(unpriced, 'call')} is unknown, and in no amount (+)."
-    return unpriced > 0 and htpy.p(".dim")[said]
+    sentence = f"The cost of {counted(unpriced, 'call')} is unknown, and in no amount (+)."
+    return unpriced > 0 and htpy.p(".dim")[sentence]
 
 
 def calls_table(

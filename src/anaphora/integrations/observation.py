@@ -324,7 +324,7 @@ def begin(
     headers: Callable[[], Headers],
     body: Callable[[], bytes | None],
 ) -> ObservedCall | None:
-    """Begins to observe a request; None where it is no call of a model, or nobody observes it.
+    """Begins to observe a request; None where it is no call of a model, or nothing observes it.
     Headers and body are only read where it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None

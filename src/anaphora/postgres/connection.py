@@ -34,7 +34,7 @@ STATEMENT_SECONDS = 30.0
 #: gone closes nothing.
 _GONE_SECONDS = 10
 
-#: What apps are told: nothing about where PostgreSQL is.
+#: What apps see: nothing about where PostgreSQL is.
 UNREACHABLE = "the store of the daemon cannot be reached; send the call again later"
 
 _SETTINGS = """

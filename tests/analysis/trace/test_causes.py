@@ -35,7 +35,7 @@ def call(outcome: Outcome, billed: TraceUsage, **facts: Any) -> Predicted:
 
 CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
     (None, expected(5000), bill(read=5000), {}),
-    # More was read than we said.
+    # More was read than predicted.
     ("written_by_others", expected(0), bill(read=900), {"baseline": None}),
     ("written_by_others", expected(0, "expired"), bill(read=900), {}),
     ("written_by_others", expected(0), bill(read=900), {"implicit": True}),

@@ -124,10 +124,10 @@ def test_replaced_history_begins_another_conversation() -> None:
 def test_history_that_says_the_same_continues_the_conversation() -> None:
     """Parts instead of text, and the tool's result as a message of its own."""
     call = tool("t", 6)
-    said = reply(
+    answered = reply(
         "2", 4, content=[{"text": "a 2"}, {"functionCall": {"name": "ls"}}], toolCalls=[call]
     )
-    history = [user("1", 0, [{"text": "q"}]), said, user("r", 6, call["result"])]
+    history = [user("1", 0, [{"text": "q"}]), answered, user("r", 6, call["result"])]
     (trace,) = traces(
         META,
         user("1", 0),

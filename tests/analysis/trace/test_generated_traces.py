@@ -26,7 +26,7 @@ def play(traces: list[Trace]) -> list[Predicted]:
 def test_predictions_are_never_worse_than_the_baseline(
     provider: str, model: str, replies: bool
 ) -> None:
-    """Whether replies are cached is not said by the rules here, nor how long prompts are."""
+    """Whether replies are cached is not in the rules here, nor how long prompts are."""
     for seed, (gaps, life) in enumerate(itertools.product(GAPS, LIVES)):
         beginning = BEGINNINGS[seed % len(BEGINNINGS)]
         kind = Kind(provider, model, LIVES[life], GAPS[gaps], beginning, replies=replies)

@@ -124,8 +124,8 @@ def test_provider_aliases(name: str, provider: str | None) -> None:
 def test_unknown_providers_are_rejected_and_unknown_models_noted(
     provider: str, model: str, rejected: str | None, noted: str | None
 ) -> None:
-    for told, expected in (
+    for found, expected in (
         (unsupported(provider, model), rejected),
         (stand_in(provider, model), noted),
     ):
-        assert told is None if expected is None else expected in (told or "")
+        assert found is None if expected is None else expected in (found or "")

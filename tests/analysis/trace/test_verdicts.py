@@ -47,7 +47,7 @@ def clean(before: TraceCall, call: TraceCall) -> bool:
 
 def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
     """1,374 inside tool loops. Of five of them nothing was there to read: 0 = 0 + 0. Those are too
-    short to be cached, which is said, and nothing is lost by it."""
+    short to be cached, which is reported, and nothing is lost by it."""
     traces = recorded("pi_claude")
     conversations = {trace.id: trace for trace in traces}
     loops: Counter[str] = Counter()

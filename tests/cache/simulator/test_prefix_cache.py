@@ -17,7 +17,7 @@ def simulator(provider: str, model: str) -> Simulator:
 
 
 GRANULES = [
-    # provider, model, tokens that were said before, tokens read of them
+    # provider, model, tokens that were sent before, tokens read of them
     ("openai", "gpt-4.1", 1023, 0),
     ("openai", "gpt-4.1", 1024, 1024),
     ("openai", "gpt-4.1", 1151, 1024),

@@ -1,4 +1,4 @@
-"""What a call left in the cache, from what a simulator said of it and what it was billed."""
+"""What a call left in the cache, from a simulator's prediction and its bill."""
 
 from __future__ import annotations
 

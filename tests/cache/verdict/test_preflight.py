@@ -46,7 +46,7 @@ def test_signed_thinking_behind_a_change_is_reported(thought: Json) -> None:
 def test_drop_block_is_reported_as_dropped() -> None:
     before = thoughtful(THOUGHT)
     after = grown(before)
-    after["system"][0] = "You are somebody else."
+    after["system"][0] = "You are another assistant."
     binding = {"prefix_mismatch_behavior": "drop_block"}
     after["params"] = {"thinking": {"type": "adaptive", "block_binding": binding}}
     assert "it will be dropped" in looked_at(before, after)[0].message

@@ -225,9 +225,9 @@ def test_a_generation_that_the_store_has_lost_stays_in_force(
         postgres_server.execute(
             "DELETE FROM anaphora.grant_generations WHERE number = 2", database_url
         )
-        told = "the store holds generation 1 of the grants, older than 2"
+        outdated = "the store holds generation 1 of the grants, older than 2"
         problems = eventually(
-            lambda: found if told in str(found := ready(node)[1].get("problems")) else None
+            lambda: found if outdated in str(found := ready(node)[1].get("problems")) else None
         )
         assert "differs from generation 2" in str(problems)
         assert administrate(node, "admin.grants.check", app="demo")["models"] == ["claude-*"]
@@ -235,13 +235,13 @@ def test_a_generation_that_the_store_has_lost_stays_in_force(
         with viewer(node) as ui:
             ui.log_in(node.token(ADMIN))
             page = html.unescape(ui.get("/ui").text)
-            assert told in page
+            assert outdated in page
             assert "extensions.yaml: differs from generation 2" in page
         with viewer(node) as ui:
             ui.log_in(node.token("demo"))
             assert "generation" not in ui.get("/ui").text
         assert administrate(node, "admin.grants.apply", text=text)["generation"] == 2
-        eventually(lambda: told not in str(ready(node)))
+        eventually(lambda: outdated not in str(ready(node)))
 
 
 def test_a_token_that_is_revoked_while_postgres_is_gone(

@@ -195,7 +195,7 @@ def test_unsupported_part_is_dropped_with_notice(part: Part, code: str) -> None:
     assert not is_sent(part)
 
 
-#: What is said otherwise than asked: the bytes, and the word for it.
+#: What is sent otherwise than asked: the bytes, and the code of the notice.
 OTHERWISE: list[tuple[Part, bytes, str]] = [
     (Refusal("I won't."), b'{"type":"text","text":"I won\'t."}', "refusal_as_text"),
     (
@@ -267,7 +267,7 @@ def test_arguments_with_a_lone_surrogate_name_their_field() -> None:
 
 
 def test_plain_text_that_is_not_utf8_is_an_invalid_request() -> None:
-    """A document's bytes come from the caller: what is wrong with them is told as ours."""
+    """A document's bytes come from the caller: what is wrong with them is our error."""
     with pytest.raises(InvalidRequest):
         say(Document(Bytes(b"\xff\xfe", "text/plain")))
 

@@ -70,7 +70,7 @@ USER, ANSWER, SYSTEM = Message.user("u"), Message.assistant("a"), Message.system
         ([USER, Message.assistant(""), USER], [("user", ["u", "u"])]),
         ([Message.user(), USER], [("user", ["u"])]),
         ([USER, Message.user(Text(" "), Text("a"))], [("user", ["u", "a"])]),
-        # White space that the model said is part of what it said.
+        # White space of the model is part of its text.
         (
             [USER, Message.assistant(Text(" "), Text("a"))],
             [("user", ["u"]), ("assistant", [" ", "a"])],
@@ -220,7 +220,7 @@ def test_state_turn_after_system_message_is_a_system_message() -> None:
 
 
 def test_incremental_rendering_knows_its_neighbours() -> None:
-    """A segment of system messages is said by what comes before and after it."""
+    """A segment of system messages is sent with what comes before and after it."""
     segments = (
         Segment.of(SegmentRole.STABLE_PREFIX, Message.user("prefix")),
         Segment.of(SegmentRole.SYSTEM_REMAINDER, SYSTEM),

@@ -239,7 +239,7 @@ def test_frozen_region_ends_before_result_with_state() -> None:
 
 
 def test_notices_of_result_with_state_are_kept() -> None:
-    """What could not be said is told, whether or not the message carries the state."""
+    """What could not be sent gives a notice, whether or not the message carries the state."""
     conversation = Conversation(
         [
             Message.user("u"),

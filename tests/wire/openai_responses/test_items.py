@@ -307,7 +307,7 @@ def test_items_round_trip(role: Any, parts: tuple[Part, ...], data: bytes) -> No
         pytest.param(
             b'{"role":"user","content":[{"type":"novel","x":1}]}',
             (Opaque(WIRE, "message", '{"role":"user","content":[{"type":"novel","x":1}]}'),),
-            id="content that nobody can tell from an item",
+            id="content that cannot be told from an item",
         ),
     ],
 )

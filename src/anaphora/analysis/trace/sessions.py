@@ -355,18 +355,18 @@ def _record(message: dict[str, Any]) -> _Record:
 
 
 def _messages(message: dict[str, Any]) -> Iterator[TraceMessage]:
-    """The messages that a record stands for: what was said, and the results of its tools."""
+    """The messages that a record stands for: its own content, and the results of its tools."""
     parts = _parts(message.get("content"))
     if message["type"] == "user":
         results = any("functionResponse" in part for part in parts)
         yield TraceMessage(role="tool" if results else "user", content=parts)
         return
     calls = _tool_calls(message)
-    said = [part for part in parts if not ("functionCall" in part and calls)]
+    content = [part for part in parts if not ("functionCall" in part and calls)]
     called = [
         {"id": call.get("id"), "name": call.get("name"), "args": call.get("args")} for call in calls
     ]
-    yield TraceMessage(role="assistant", content=said, tool_calls=called or None)
+    yield TraceMessage(role="assistant", content=content, tool_calls=called or None)
     for call in calls:
         id = str(call.get("id") or "")
         if call.get("result") is not None:

@@ -182,12 +182,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         """The sentence; without the two excerpts of a change where those are shown beside it."""
         shown = self.change if excerpts else None
         text, others = _outcome(self), self.other_causes
-        told = self.causes[: len(self.causes) - len(others)]
-        if len(told) > 1:
-            parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in told)
+        named = self.causes[: len(self.causes) - len(others)]
+        if len(named) > 1:
+            parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in named)
             text += f": {'; '.join(parts)}"
-        elif told:
-            text += (", because " if self.left else ": ") + _reason(told[0], shown)
+        elif named:
+            text += (", because " if self.left else ": ") + _reason(named[0], shown)
         if others:
             text += f" (and {counted(len(others), 'more reason')})"
         text += "."

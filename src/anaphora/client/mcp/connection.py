@@ -172,12 +172,12 @@ class McpConnection:
 
     @contextlib.asynccontextmanager
     async def _listening(self, client: mcp.Client) -> AsyncIterator[None]:
-        """Where the protocol has subscriptions, changes are only told to who subscribes."""
+        """Where the protocol has subscriptions, only subscribers hear of changes."""
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         capability = client.server_capabilities.tools
-        told = capability is not None and capability.list_changed
-        if not told or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        notifies = capability is not None and capability.list_changed
+        if not notifies or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             yield
             return
         async with client.listen(tools_list_changed=True) as events:

@@ -121,7 +121,7 @@ class CallAudit(Protocol):
 
 
 class AttemptGuard(Protocol):
-    """Is asked before each attempt, and told how it ended."""
+    """Is asked before each attempt, and notified of how it ended."""
 
     async def begin(self, flight: InFlight) -> None:
         """Right before an attempt is sent. Raises `Denied` where it may not be."""

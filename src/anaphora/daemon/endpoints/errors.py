@@ -82,12 +82,12 @@ def as_upstream(problem: AnaphoraError, wire_name: str = "") -> Upstream:
         )
     if isinstance(problem, Upstream):
         kind = type(problem)
-        told = None if (problem.status or 0) < _FIRST_ERROR else problem.status
-        if kind is errors.Overloaded and told not in _OVERLOADED:
+        shown = None if (problem.status or 0) < _FIRST_ERROR else problem.status
+        if kind is errors.Overloaded and shown not in _OVERLOADED:
             kind = Upstream
         return kind(
             shown_message(problem),
-            status=told,
+            status=shown,
             # Each wire has its own code for it, which clients look for.
             code=None if kind is errors.ContextOverflow else _masked(problem.code),
             param=_masked(problem.param),

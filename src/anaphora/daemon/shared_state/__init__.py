@@ -32,7 +32,7 @@ KEPT = 6 * 3600
 ID_BYTES, DIGEST_BYTES = 8, 16
 
 Listener: TypeAlias = Callable[[bytes, float], None]
-"""Gets what another node told, and how many seconds ago."""
+"""Gets the news of another node, and how many seconds old they are."""
 
 
 class SavedRecord(msgspec.Struct, eq=False):

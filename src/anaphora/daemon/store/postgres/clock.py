@@ -27,7 +27,7 @@ class ClockCheck:
         """PostgreSQL's time less the monotonic one."""
 
     def seen(self, at: float, *, asked: float) -> None:
-        """PostgreSQL said `at`, to a question at `asked`, monotonic."""
+        """PostgreSQL's clock was at `at` when it was read at `asked`, monotonic."""
         now = time.monotonic()
         if now - asked <= _MOST_LATE:
             self._offset = at - (asked + now) / 2
