@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -198,13 +199,29 @@ def test_clock_is_reset(run: Any, tmp_path: Path) -> None:
     assert run("store", "check", "--home", str(tmp_path)).returncode == 0
 
 
+def test_pruned_entries_stay_in_what_was_spent(run: Any, home: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "home"
+    shutil.copytree(home, copied)
+    before = run("spend", "--since", "2026-01-01", "--home", str(copied)).stdout
+    done = run("store", "prune", "--keep-days", "90", "--home", str(copied))
+    assert (done.returncode, "4 entries before 20" in done.stdout) == (0, True), done.stderr
+    assert run("spend", "--since", "2026-01-01", "--home", str(copied)).stdout == before
+    checked = run("store", "check", "--home", str(copied))
+    assert checked.returncode == 0
+    assert "0 entries" in checked.stdout
+    assert "were pruned" in checked.stdout
+    done = run("store", "prune", "--keep-days", "90", "--home", str(copied), "--json")
+    assert json.loads(done.stdout)["entries"] == 0
+    assert run("store", "prune", "--home", str(copied)).returncode == 2
+
+
 def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "llm.yaml").write_text("providers: {}\n")
     version_1(tmp_path / "store.sqlite").close()
     done = run("spend", "--home", str(tmp_path))
     assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    for text in ("schema_version 1 is now 2", "schema_version 2 already"):
+    for text in ("schema_version 1 is now 3", "schema_version 3 already"):
         done = run("store", "migrate", "--home", str(tmp_path))
         assert (done.returncode, text in done.stdout) == (0, True)
     done = run("store", "check", "--home", str(tmp_path))

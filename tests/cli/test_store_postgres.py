@@ -195,6 +195,13 @@ def test_check_and_migrate_and_reset_clock_work_on_postgresql(
     assert "anaphora store reset-clock" in wrong.stdout
     reset = run("store", "reset-clock", "--home", str(home))
     assert "the latest day was 9999-01-01" in reset.stdout
+    pruned = run("store", "prune", "--keep-days", "90", "--home", str(home))
+    assert (pruned.returncode, "41 entries before" in pruned.stdout) == (0, True), pruned.stderr
+    checked = run("store", "check", "--home", str(home))
+    assert (checked.returncode, "were pruned" in checked.stdout) == (0, True), checked.stdout
+    copy = home / "copy.sqlite"
+    assert run("store", "backup", str(copy), "--home", str(home)).returncode == 0
+    assert check_file(copy).pruned_until
 
     empty = postgres_server.create_database()
     (home / "llm.yaml").write_text(f"providers: {{}}\ndaemon: {{store: '{empty}'}}\n")

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, rows, version_1
+from support.ledgers import (
+    DAY,
+    NOON,
+    Clock,
+    StorePlace,
+    an_app,
+    opened,
+    problems_of,
+    prune_place,
+    rows,
+    version_1,
+)
 
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
@@ -120,6 +131,30 @@ async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
 
 
 @in_event_loop
+async def test_pruning_deletes_entries_of_old_months_and_no_sum(place: StorePlace) -> None:
+    """Beside the daemon, which has an open hold of such a month."""
+    async with opened(place, clock := Clock(NOON - 75 * DAY)) as ledger:
+        late = await ledger.hold(an_app(), provider="p", model="m", request_id="r", bound=90)
+        for _ in range(26):
+            await spend(ledger, "shop", "haiku", 100, rules=60)
+            clock.now += 3 * DAY
+        spent = await ledger.store.spend(["day", "model", "label"])
+        done = prune_place(place, 40, clock.now)
+        assert (done.until, done.entries) == ("2026-12-01", 10)
+        assert prune_place(place, 40, clock.now).entries == 0
+        assert rows(place, "SELECT min(day), count(*) FROM entries") == [("2026-12-01", 16)]
+        assert await ledger.store.spend(["day", "model", "label"]) == spent
+        assert problems_of(place, clock.now) == ()
+        await late.settle(80, "billed")
+        await spend(ledger, "shop", "haiku", 100)
+        assert problems_of(place, clock.now) == ()
+        assert prune_place(place, 0, clock.now).until == "2027-01-01"
+        assert (await ledger.spent("shop")).month == 600
+        assert problems_of(place, clock.now) == ()
+        assert [row.billed for row in await ledger.store.spend([])] == [2780]
+
+
+@in_event_loop
 async def test_attempts_that_are_not_charged_are_no_calls(place: StorePlace) -> None:
     async with opened(place) as ledger:
         hold = await ledger.hold(an_app(), provider="p", model="m", request_id="r", bound=9)
@@ -159,7 +194,7 @@ async def test_an_upgrade_from_the_previous_version_loses_no_hold(previous: Path
             )
         ]
     report = check(previous, now=NOON)
-    assert (report.problems, report.schema_version, report.open_holds) == ((), 2, 0)
+    assert (report.problems, report.schema_version, report.open_holds) == ((), 3, 0)
 
 
 def test_an_upgrade_that_fails_changes_nothing(previous: Path) -> None:
@@ -179,22 +214,22 @@ def rows_of_version_1(path: Path) -> list[object]:
 
 def test_migrate_updates_a_store_that_is_not_in_use(previous: Path) -> None:
     with pytest.raises(
-        Io, match="schema_version 1, before 2; update it with: anaphora store migrate"
+        Io, match="schema_version 1, before 3; update it with: anaphora store migrate"
     ):
         check(previous)
     with closing(sqlite3.connect(previous)) as other:
         other.execute("SELECT * FROM holds").fetchall()
         with pytest.raises(Io, match="is in use; stop the daemon first"):
             migrate(previous)
-    assert (migrate(previous).before, migrate(previous).before) == (1, 2)
+    assert (migrate(previous).before, migrate(previous).before) == (1, 3)
     assert check(previous, now=NOON).problems == ()
 
 
 def test_a_newer_store_is_refused(path: Path) -> None:
     with closing(version_1(path)) as database:
-        database.execute("PRAGMA user_version=3")
+        database.execute("PRAGMA user_version=4")
     for use in (SqliteStore.open, check, migrate, lambda path: back_up(path, path.parent / "copy")):
-        with pytest.raises(NewerSchema, match="schema_version 3 is newer than 2"):
+        with pytest.raises(NewerSchema, match="schema_version 4 is newer than 3"):
             use(path)
 
 

@@ -27,7 +27,7 @@ from anaphora.daemon.store import schema
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres import upkeep as upkeep_postgres
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.store.upkeep import check
+from anaphora.daemon.store.upkeep import PrunedStore, check, prune
 from anaphora.daemon.values import App
 from anaphora.errors import Io
 from anaphora.postgres.address import PostgresAddress
@@ -134,6 +134,13 @@ def problems_of(place: StorePlace, now: float = NOON) -> tuple[str, ...]:
     if isinstance(place, PostgresPlace):
         return run_in_thread(upkeep_postgres.check(place.address, now=now)).problems
     return check(place, now=now).problems
+
+
+def prune_place(place: StorePlace, keep_days: float, now: float) -> PrunedStore:
+    """What `anaphora store prune` does."""
+    if isinstance(place, PostgresPlace):
+        return run_in_thread(upkeep_postgres.prune(place.address, keep_days=keep_days, now=now))
+    return prune(place, keep_days=keep_days, now=now)
 
 
 @contextmanager

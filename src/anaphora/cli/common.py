@@ -52,7 +52,7 @@ COMMANDS = {
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "spend": "Show what apps have spent, by app, model, block label and day.",
-    "store": "Back up, check, migrate or move the store of a daemon.",
+    "store": "Back up, check, prune, migrate or move the store of a daemon.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",

@@ -30,7 +30,7 @@ _LONG = 20_000
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Back up, check, migrate or move the store of a daemon.
+    """Back up, check, prune, migrate or move the store of a daemon.
 
     The store holds the ledger, the hashes of tokens, and which app owns which handle: in
     store.sqlite of the home folder, or in PostgreSQL where llm.yaml says so (`store:` in its
@@ -102,10 +102,42 @@ def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
         counted(report.handles, "handle"),
     )
     yield f"{report.store}: schema_version {report.schema_version}, {', '.join(counts)}"
+    if report.pruned_until:
+        yield f"entries before {report.pruned_until} were pruned"
     for problem in report.problems:
         yield problem, "bold red"
     if not report.problems:
         yield "ok"
+
+
+@command.command()
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=0, max=36_500),
+    required=True,
+    metavar="DAYS",
+    help="Entries of the last so many days stay, and those of the same month.",
+)
+@home_option
+@json_option
+def prune(keep_days: float, home: Path, as_json: bool) -> None:
+    """Delete the entries of old calls from the ledger.
+
+    An entry is what one attempt of a call cost. What apps spent stays known, by day, app, model and
+    label: `anaphora spend` prints the same as before. Whole months are deleted, and never this one.
+    The audit log has a command of its own: `anaphora audit prune`.
+    """
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        done = upkeep.prune(opened.store, keep_days=keep_days)
+    else:
+        from anaphora.daemon.store.postgres import upkeep as postgres
+
+        done = asyncio.run(postgres.prune(address, keep_days=keep_days))
+    count = counted(done.entries, "entry", "entries")
+    text = f"{done.store}: {count} before {done.until} deleted"
+    print_report(msgspec.structs.asdict(done), [text], as_json=as_json)
 
 
 @command.command()

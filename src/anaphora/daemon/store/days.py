@@ -23,6 +23,10 @@ def month_of(day: str) -> str:
     return day[:7]
 
 
+def start_of_day(day: str) -> float:
+    return _begin(datetime.date.fromisoformat(day))
+
+
 def end_of_day(day: str) -> float:
     """When the next day begins, in seconds since 1970."""
     return _begin(datetime.date.fromisoformat(day) + datetime.timedelta(1))
@@ -32,6 +36,12 @@ def end_of_month(day: str) -> float:
     """When the next month begins."""
     first = datetime.date.fromisoformat(day).replace(day=1)
     return _begin((first + datetime.timedelta(32)).replace(day=1))
+
+
+def pruning_day(keep_days: float, now: float) -> str:
+    """The first day whose entries stay where those of so many days are kept: the first of a month,
+    since limits are by month, and never later than the first of this one."""
+    return day_of(now - keep_days * _SECONDS)[:8] + "01"
 
 
 def _begin(date: datetime.date) -> float:

@@ -17,7 +17,7 @@ from anaphora.errors import Io
 from anaphora.wording import counted
 
 from .batch import latest_day
-from .days import day_of
+from .days import day_of, pruning_day, start_of_day
 from .reading import SUMS
 from .schema import (
     SCHEMA_VERSION,
@@ -42,6 +42,8 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     handles: int
     latest_day: str
+    pruned_until: str
+    """The entries of earlier days are deleted; empty: of none."""
     problems: tuple[str, ...]
     """Empty where the store is sound."""
 
@@ -50,6 +52,14 @@ class ClockReset(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     before: str
     after: str
+
+
+class PrunedStore(msgspec.Struct, frozen=True, kw_only=True):
+    store: str
+    until: str
+    """The first day whose entries stay."""
+    entries: int
+    """How many were deleted."""
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +139,38 @@ def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
         return ClockReset(store=str(path), before=before, after=min(before, today))
 
 
+def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedStore:
+    """Deletes the entries of earlier months than `keep_days` reach back to, a few at a time, while
+    a daemon may use the store. What was spent stays in the sums. The file keeps its size; its room
+    is used again."""
+    connect_to_read(path).close()
+    until = pruning_day(keep_days, time.time() if now is None else now)
+    deleted = 0
+    with readable(path), closing(connect(path)) as database:
+        with transaction(database):
+            database.execute("UPDATE clock SET pruned_until = max(pruned_until, ?)", (until,))
+        while True:
+            with transaction(database):
+                count = database.execute(PRUNE.format("?", "?", "?"), prune_values(until)).rowcount
+            if not count:
+                return PrunedStore(store=str(path), until=until, entries=deleted)
+            deleted += count
+
+
+#: Deletes the oldest entries. Ids are in order of time, and a call is charged to its day or to a
+#: later one: none after that id is of an earlier day.
+PRUNE = """
+DELETE FROM entries WHERE id IN (
+    SELECT id FROM entries WHERE id < {} AND day < {} ORDER BY id LIMIT {}
+)
+"""
+_PRUNED_AT_ONCE = 2_000
+
+
+def prune_values(until: str) -> tuple[str, str, int]:
+    return f"{int(start_of_day(until) * 1000):012x}", until, _PRUNED_AT_ONCE
+
+
 def check(path: Path, *, now: float | None = None) -> StoreReport:
     """Checks the file, and that all sums agree with the entries. Changes nothing."""
     with closing(connect_to_read(path)) as database:
@@ -148,6 +190,7 @@ def check(path: Path, *, now: float | None = None) -> StoreReport:
                     tokens=counts["tokens"],
                     handles=counts["handles"],
                     latest_day=latest_day(database),
+                    pruned_until=database.execute(PRUNED_UNTIL).fetchone()[0],
                     problems=problems,
                 )
         except sqlite3.DatabaseError as error:
@@ -175,22 +218,26 @@ POSTGRES_LABELS = _LABELS.format(value="label.value::bigint", each="jsonb_each_t
 
 
 def differences(labels: str) -> Iterator[tuple[str, str]]:
-    """For each table of sums, a query that counts the rows that are missing or wrong; rows of zeros
-    need not be there. In the SQL of both stores, but for `labels`."""
-    for table, figures, expected in (
-        ("balances", ("spent", "held"), _BALANCES),
-        ("sums", SUMS, SUMS_OF_ENTRIES),
-        ("label_sums", ("calls", "billed"), labels),
+    """For each table of sums, a query that counts the rows that are missing or wrong, of the months
+    that were not pruned; rows of zeros need not be there. In the SQL of both stores, but for
+    `labels`."""
+    for table, period, figures, expected in (
+        ("balances", "period", ("spent", "held"), _BALANCES),
+        ("sums", "day", SUMS, SUMS_OF_ENTRIES),
+        ("label_sums", "day", ("calls", "billed"), labels),
     ):
         absolute = " + ".join(f"abs({name})" for name in figures)
+        kept = f"{period} >= substr(({PRUNED_UNTIL}), 1, 7)"
+        right = f"SELECT * FROM ({expected}) AS right_ones WHERE {kept}"
         yield (
             table,
-            f"SELECT (SELECT COUNT(*) FROM ({expected} EXCEPT SELECT * FROM {table}) AS missing)"
-            f" + (SELECT COUNT(*) FROM (SELECT * FROM {table} WHERE {absolute} > 0"
-            f" EXCEPT SELECT * FROM ({expected}) AS right_ones) AS wrong)",
+            f"SELECT (SELECT COUNT(*) FROM ({right} EXCEPT SELECT * FROM {table}) AS missing)"
+            f" + (SELECT COUNT(*) FROM (SELECT * FROM {table} WHERE {absolute} > 0 AND {kept}"
+            f" EXCEPT {right}) AS wrong)",
         )
 
 
+PRUNED_UNTIL = "SELECT pruned_until FROM clock"
 BOTH = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
 
 

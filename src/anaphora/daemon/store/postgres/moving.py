@@ -194,8 +194,8 @@ async def _copy(
         if found != expected:
             raise Io(f"{table}: {found} were copied, and {expected} expected")
         copied[table] = expected
-    latest = database.execute("SELECT latest_day FROM clock").fetchone()[0]
-    await connection.execute("UPDATE clock SET latest_day = $1", latest)
+    clock = database.execute("SELECT latest_day, pruned_until FROM clock").fetchone()
+    await connection.execute("UPDATE clock SET latest_day = $1, pruned_until = $2", *clock)
     for table, sql in differences(POSTGRES_LABELS):
         if count := await connection.fetchval(sql):
             raise Io(f"{table}: {counted(count, 'row')} differ from the entries after the copy")
@@ -320,5 +320,5 @@ async def _fetch(connection: Connection, database: sqlite3.Connection, progress:
             database.executemany(insert, rows)
             if _figures(database, table, amounts) != expected:
                 raise AnaphoraError(f"{table}: the copy differs")
-        latest = await connection.fetchval("SELECT latest_day FROM clock")
-        database.execute("UPDATE clock SET latest_day = ?", (latest,))
+        clock = await connection.fetchrow("SELECT latest_day, pruned_until FROM clock")
+        database.execute("UPDATE clock SET latest_day = ?, pruned_until = ?", tuple(clock))

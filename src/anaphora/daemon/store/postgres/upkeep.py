@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.days import day_of, pruning_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
     POSTGRES_LABELS,
+    PRUNE,
+    PRUNED_UNTIL,
     ClockReset,
     Migration,
+    PrunedStore,
     StoreReport,
     differences,
+    prune_values,
     sum_problems,
 )
 from anaphora.errors import InvalidConfig, StoreUnavailable
@@ -65,6 +69,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
                 table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_LABELS)
             }
             latest = await connection.fetchval("SELECT latest_day FROM clock")
+            pruned = await connection.fetchval(PRUNED_UNTIL)
             both = await connection.fetchval(BOTH)
             counts = [
                 await connection.fetchval(f"SELECT count(*) FROM {name}") for name in _COUNTED
@@ -87,6 +92,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
         tokens=tokens,
         handles=handles,
         latest_day=latest,
+        pruned_until=pruned,
         problems=tuple(problems),
     )
 
@@ -120,3 +126,22 @@ async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> 
     if before is None or after is None:
         raise StoreUnavailable(f"{address}: the table clock is empty")
     return ClockReset(store=str(address), before=before, after=after)
+
+
+async def prune(
+    address: PostgresAddress, *, keep_days: float, now: float | None = None
+) -> PrunedStore:
+    """Deletes old entries, a few at a time, while nodes may run."""
+    until = pruning_day(keep_days, time.time() if now is None else now)
+    deleted = 0
+    async with connected(address) as connection:
+        await checked_state(connection, address)
+        await connection.execute(
+            "UPDATE clock SET pruned_until = greatest(pruned_until, $1)", until
+        )
+        delete = f"WITH gone AS ({PRUNE.format('$1', '$2', '$3')} RETURNING 1)"
+        while count := await connection.fetchval(
+            f"{delete} SELECT count(*) FROM gone", *prune_values(until)
+        ):
+            deleted += count
+    return PrunedStore(store=str(address), until=until, entries=deleted)
