@@ -111,7 +111,7 @@ class Forwarder:
         """The JSON of an object, in which the addresses of results are ours, and errors hold no
         keys and no names of accounts."""
         if any(mark in body for mark in _ERROR_MARKS):
-            body = change_objects(body, lambda one: self._without_accounts(provider, one))
+            body = change_objects(body, lambda one: self.without_accounts(provider, one))
         if b'"results_url"' not in body:
             return body
         origin = urlsplit(self._providers()[provider].base_url)
@@ -119,7 +119,8 @@ class Forwarder:
         pattern = rb'("results_url"\s*:\s*")(?:%b|https?://[^/"]+)' % theirs
         return re.sub(pattern, lambda match: match[1] + base.encode(), body)
 
-    def _without_accounts(self, provider: str, body: bytes) -> bytes:
+    def without_accounts(self, provider: str, body: bytes) -> bytes:
+        """The JSON of an object whose errors hold no keys and no names of accounts."""
         try:
             members = decode_members(body)
         except DECODE_ERRORS:

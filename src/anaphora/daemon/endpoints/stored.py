@@ -43,7 +43,7 @@ from .headers import (
 )
 from .references import check_references, references
 from .routes import Route
-from .stored_usage import change_objects, without_cache_counts
+from .stored_usage import change_objects, change_results, without_cache_counts
 from .uploads import check_upload
 from .writing import STREAM_TYPE
 
@@ -175,6 +175,8 @@ class StoredObjects:
         elif route.kind == "batch":
             await self._register_results(response, app, row.provider)
         if _is_file(route):
+            if await self._holds_results(route, row):
+                response = self._own_results(app, row.provider, response)
             return response
         if route.kind == "response":
             self._late_bills.fetched(app.id, route.name, response.body)
@@ -191,6 +193,27 @@ class StoredObjects:
         body = change_objects(response.body, without_cache_counts)
         notices = (_NOT_SHOWN,) if body != response.body else ()
         return ProviderResponse(response.headers, body, notices)
+
+    async def _holds_results(self, route: Route, row: HandleRow) -> bool:
+        if route.kind == "batch":
+            return True
+        if route.kind != "file" or route.wire != "openai_chat":
+            return False
+        found = await self._forwarder.send(row.provider, "GET", f"/v1/files/{row.id}")
+        return _fields(found.body).get("purpose") == "batch_output"
+
+    def _own_results(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
+        """The results of a batch, likewise, and without texts about the operator's account."""
+        isolates = self._isolates(app.grant, provider)
+
+        def change(data: bytes) -> bytes:
+            return self._forwarder.without_accounts(provider, data)
+
+        def change_reply(data: bytes) -> bytes:
+            return change(without_cache_counts(data) if isolates else data)
+
+        body = change_results(response.body, change, change_reply)
+        return ProviderResponse(response.headers, body)
 
     async def _extend(
         self,
