@@ -10,21 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from anaphora.errors import InvalidRequest
 
 from . import (
     LARGEST_AMOUNT,
-    HandleKind,
-    HandleRow,
     Hold,
     RecoveredHolds,
     Settlement,
     SpendLimits,
     SpendRow,
     Spent,
-    TokenRow,
 )
 from .batch import (
     Change,
@@ -40,13 +37,12 @@ from .days import day_of, month_of
 from .group_commit import GroupCommit
 from .reading import held, spend_rows, spent_rows
 from .schema import connect, connect_to_read, create, prepare, readable
+from .tables import SmallTables
 
 _log = logging.getLogger("anaphora.daemon")
 
-_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
 
-
-class SqliteStore:
+class SqliteStore(SmallTables):
     """Opened once by the daemon, or by a command while no daemon runs. Methods are called from one
     event loop. Small reads run in it; a thread of the store's own writes."""
 
@@ -153,80 +149,15 @@ class SqliteStore:
         await self._commits.flush()
         return await asyncio.to_thread(read)
 
-    # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
+    # ── Tokens and handles ───────────────────────────────────────────────────────────────────────
 
-    async def tokens(self) -> list[TokenRow]:
-        rows = self._reader.execute(
-            "SELECT id, app, digest, created, expires, revoked FROM tokens ORDER BY created, id"
-        )
-        names = ("id", "app", "digest", "created", "expires", "revoked")
-        return [TokenRow(**dict(zip(names, row, strict=True))) for row in rows]
-
-    async def add_token(self, token: TokenRow) -> None:
-        await self._change(
-            "INSERT INTO tokens (id, app, digest, created, expires, revoked)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            token.id, token.app, token.digest, token.created, token.expires, token.revoked,
-        )  # fmt: skip
-
-    async def change_token(
-        self, id: str, *, expires: float | None = None, revoked: float | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE tokens SET expires = COALESCE(?, expires), revoked = COALESCE(?, revoked)"
-            " WHERE id = ?",
-            expires, revoked, id,
-        )  # fmt: skip
-
-    # ── Handles ──────────────────────────────────────────────────────────────────────────────────
-
-    async def add_handle(self, handle: HandleRow) -> None:
-        await self._change(
-            f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
-            " tokens = excluded.tokens WHERE app = excluded.app",
-            handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
-            kept=True,
-        )  # fmt: skip
-
-    async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
-        rows = self._handles("kind = ? AND id = ? AND app = ?", kind, id, app)
-        return rows[-1] if rows else None
-
-    async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]:
-        return self._handles("kind = ? AND app = ?", kind, app)
-
-    def _handles(self, condition: str, *values: str) -> list[HandleRow]:
-        rows = self._reader.execute(
-            f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", values
-        )
-        return [
-            HandleRow(
-                kind=cast(HandleKind, kind), id=id, app=app, provider=provider, created=created,
-                tokens=tokens,
-            )
-            for kind, id, app, provider, created, tokens in rows
-        ]  # fmt: skip
-
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE handles SET tokens = CASE WHEN ?1 IS NOT NULL AND tokens IS ?2 THEN ?1"
-            " ELSE tokens + ?3 END WHERE kind = ?4 AND id = ?5 AND provider = ?6 AND app = ?7",
-            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
-            kept=True,
-        )  # fmt: skip
-
-    async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
-        await self._change(
-            "DELETE FROM handles WHERE kind = ? AND id = ? AND app = ?", kind, id, app
-        )
-
-    # ── Writing ──────────────────────────────────────────────────────────────────────────────────
+    async def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._reader.execute(sql.replace("$", "?"), values).fetchall()
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
-        await self._commits.commit(Change(sql, values), kept=kept)
+        await self._commits.commit(Change(sql.replace("$", "?"), values), kept=kept)
+
+    # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """In the thread that writes. A file that was deleted or replaced would lose what is written

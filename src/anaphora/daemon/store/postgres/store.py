@@ -6,11 +6,10 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
-    HandleKind,
     HandleRow,
     Hold,
     RecoveredHolds,
@@ -18,11 +17,11 @@ from anaphora.daemon.store import (
     SpendLimits,
     SpendRow,
     Spent,
-    TokenRow,
 )
 from anaphora.daemon.store.batch import Change, HoldRequest
 from anaphora.daemon.store.days import day_of, month_of
 from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields
+from anaphora.daemon.store.tables import SmallTables
 from anaphora.errors import InvalidRequest, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import UNREACHABLE, connect
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 #: Seconds for one read, and with those before it and a new connection; more for sums of many days.
 _READ_SECONDS, _READ_PATIENCE, _REPORT_SECONDS = 2.0, 3.0, 30.0
 
-_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
-_TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
-
 #: A statement whose connection was dropped ends soon: the next connection waits for it. Plans of
 #: the ledger are made once, when its tables are small, and kept when they are large: with indexes.
 _SETTINGS = (
@@ -52,7 +48,7 @@ _SETTINGS = (
 )
 
 
-class PostgresStore:
+class PostgresStore(SmallTables):
     """Opened once by each node, or by a command. Methods are called from one event loop."""
 
     def __init__(
@@ -258,74 +254,15 @@ class PostgresStore:
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
         await self._reads.execute("SELECT 1")
 
-    # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
+    # ── Tokens and handles ───────────────────────────────────────────────────────────────────────
 
-    async def tokens(self) -> list[TokenRow]:
-        rows = await self._reads.fetch(f"SELECT {_TOKEN_FIELDS} FROM tokens ORDER BY created, id")
-        return [TokenRow(**dict(row)) for row in rows]
-
-    async def add_token(self, token: TokenRow) -> None:
-        await self._change(
-            f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
-            token.id, token.app, token.digest, token.created, token.expires, token.revoked,
-        )  # fmt: skip
-
-    async def change_token(
-        self, id: str, *, expires: float | None = None, revoked: float | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE tokens SET expires = coalesce($1, expires), revoked = coalesce($2, revoked)"
-            " WHERE id = $3",
-            expires, revoked, id,
-        )  # fmt: skip
-
-    # ── Handles ──────────────────────────────────────────────────────────────────────────────────
-
-    async def add_handle(self, handle: HandleRow) -> None:
-        await self._change(
-            f"INSERT INTO handles AS row ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)"
-            " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
-            " tokens = excluded.tokens WHERE row.app = excluded.app",
-            handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
-            kept=True,
-        )  # fmt: skip
-
-    async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
-        rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
-        return rows[-1] if rows else None
-
-    async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]:
-        return await self._handles("kind = $1 AND app = $2", kind, app)
+    async def _fetch(self, sql: str, *values: Any) -> list[Any]:
+        return await self._reads.fetch(sql, *values)
 
     async def _handles(self, condition: str, *values: str) -> list[HandleRow]:
         if self.problem is not None:  # the hold that comes next would fail, and this one wait
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
-        rows = await self._reads.fetch(
-            f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", *values
-        )
-        return [
-            HandleRow(
-                kind=cast(HandleKind, kind), id=id, app=app, provider=provider, created=created,
-                tokens=tokens,
-            )
-            for kind, id, app, provider, created, tokens in rows
-        ]  # fmt: skip
-
-    async def grow_handle(
-        self, row: HandleRow, growth: int | None, size: int | None = None
-    ) -> None:
-        await self._change(
-            "UPDATE handles SET tokens = CASE WHEN $1::bigint IS NOT NULL"
-            " AND tokens IS NOT DISTINCT FROM $2 THEN $1 ELSE tokens + $3 END"
-            " WHERE kind = $4 AND id = $5 AND provider = $6 AND app = $7",
-            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
-            kept=True,
-        )  # fmt: skip
-
-    async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
-        await self._change(
-            "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app
-        )
+        return await super()._handles(condition, *values)
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._writer.commit(Change(sql, values), kept=kept)

@@ -1,0 +1,91 @@
+"""Tokens and handles: small tables, in SQL that both stores understand. `$1` is the first value."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from . import HandleKind, HandleRow, TokenRow
+
+_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
+_TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
+
+
+class SmallTables(ABC):
+    @abstractmethod
+    async def _fetch(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]: ...
+
+    @abstractmethod
+    async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
+        """`kept`: written later where the disk is full."""
+
+    # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
+
+    async def tokens(self) -> list[TokenRow]:
+        rows = await self._fetch(f"SELECT {_TOKEN_FIELDS} FROM tokens ORDER BY created, id")
+        return [
+            TokenRow(
+                id=id, app=app, digest=digest, created=created, expires=expires, revoked=revoked
+            )
+            for id, app, digest, created, expires, revoked in rows
+        ]
+
+    async def add_token(self, token: TokenRow) -> None:
+        await self._change(
+            f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
+            token.id, token.app, token.digest, token.created, token.expires, token.revoked,
+        )  # fmt: skip
+
+    async def change_token(
+        self, id: str, *, expires: float | None = None, revoked: float | None = None
+    ) -> None:
+        await self._change(
+            "UPDATE tokens SET expires = coalesce($1, expires), revoked = coalesce($2, revoked)"
+            " WHERE id = $3",
+            expires, revoked, id,
+        )  # fmt: skip
+
+    # ── Handles ──────────────────────────────────────────────────────────────────────────────────
+
+    async def add_handle(self, handle: HandleRow) -> None:
+        await self._change(
+            f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)"
+            " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
+            " tokens = excluded.tokens WHERE handles.app = excluded.app",
+            handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
+            kept=True,
+        )  # fmt: skip
+
+    async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
+        rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
+        return rows[-1] if rows else None
+
+    async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]:
+        return await self._handles("kind = $1 AND app = $2", kind, app)
+
+    async def _handles(self, condition: str, *values: str) -> list[HandleRow]:
+        rows = await self._fetch(
+            f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", *values
+        )
+        return [
+            HandleRow(kind=kind, id=id, app=app, provider=provider, created=created, tokens=tokens)
+            for kind, id, app, provider, created, tokens in rows
+        ]
+
+    async def grow_handle(
+        self, row: HandleRow, growth: int | None, size: int | None = None
+    ) -> None:
+        await self._change(
+            "UPDATE handles SET tokens = CASE WHEN CAST($1 AS bigint) IS NOT NULL"
+            " AND coalesce(tokens, -1) = coalesce(CAST($2 AS bigint), -1)"
+            " THEN $1 ELSE tokens + $3 END"
+            " WHERE kind = $4 AND id = $5 AND provider = $6 AND app = $7",
+            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
+            kept=True,
+        )  # fmt: skip
+
+    async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
+        await self._change(
+            "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app
+        )
