@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import msgspec
@@ -256,9 +257,9 @@ class PrefixIndex(Generic[Call]):
             hints = CallHints(conversation=hints.conversation, user=hints.user)
         places: dict[bytes, _Place] = {}
         if hints.conversation or hints.user:
-            salt = _salt(repr((scope, hints.conversation, hints.user)))
+            salt = _salt((scope, hints.conversation, hints.user))
             places[salt] = self._deepest(prompt, salt)
-        salt = _salt(repr(scope))
+        salt = _scope_salt(scope)
         places[salt] = self._deepest(prompt, salt)
         found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
@@ -439,9 +440,13 @@ class PrefixIndex(Generic[Call]):
         return dropped or not uses
 
 
-def _salt(group: str) -> bytes:
+def _salt(group: Hashable) -> bytes:
     """The part of keys that tells groups of calls apart."""
-    return blake3(group.encode(errors="replace")).digest(16)
+    return blake3(repr(group).encode(errors="replace")).digest(16)
+
+
+#: There are few scopes, and each is looked up again and again.
+_scope_salt = lru_cache(maxsize=256)(_salt)
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

@@ -191,6 +191,14 @@ class _Tables:
         self.thinking: tuple[ThinkingBounds, ...] = rows[5]
         self.media_models: tuple[MediaModel, ...] = rows[6]
         self._known: dict[tuple[str, str], ModelBounds] = {}
+        self._of_wire: dict[str, Overhead] = {}
+
+    def overhead(self, wire: str) -> Overhead:
+        known = self._of_wire.get(wire)
+        if known is None:
+            known = [row for row in self.overheads if row.wire in ("", wire)][-1]
+            self._of_wire[wire] = known
+        return known
 
     def of(self, provider: str, model: str) -> ModelBounds:
         known = self._known.get((provider, model))
@@ -219,7 +227,7 @@ def bounds_of(provider: str, model: str) -> ModelBounds:
 
 
 def overhead_of(wire: str) -> Overhead:
-    return [row for row in _bounds().overheads if row.wire in ("", wire)][-1]
+    return _bounds().overhead(wire)
 
 
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora.catalog import PRICE_SLOT, Price, Rates
-from anaphora.catalog.api_limits import bounds_of, overhead_of, server_tool_of
+from anaphora.catalog.api_limits import ModelBounds, bounds_of, overhead_of, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
@@ -77,10 +77,11 @@ def cost_bound(
     try:
         if facts.unbounded:
             raise _NoBound(f"the cost of {facts.unbounded[0]} cannot be foreseen")
-        input_tokens = _prompt_tokens(facts, rendered, target)
-        output_tokens = _output_tokens(facts, target)
+        most = bounds_of(target.endpoint.system, target.model)
+        input_tokens = _prompt_tokens(facts, rendered, target, most)
+        output_tokens = _output_tokens(facts, target, most)
         input_tokens += _stored(facts, stored_tokens)
-        tools = _server_tools(facts, target)
+        tools = _server_tools(facts, target, most)
         input_tokens += tools.tokens
         if tools.passes > 1:
             input_tokens = tools.passes * max(input_tokens, _context(target))
@@ -114,7 +115,9 @@ def nano_usd(usd: Decimal) -> int:
 # ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prompt_tokens(facts: RequestFacts, rendered: Rendered, target: Target) -> int:
+def _prompt_tokens(
+    facts: RequestFacts, rendered: Rendered, target: Target, most: ModelBounds
+) -> int:
     """Text by its bytes, with what is billed around it, and media."""
     media, overhead = facts.media, overhead_of(target.endpoint.base_wire)
     text = max(facts.size, rendered.size) - media.inline
@@ -125,9 +128,8 @@ def _prompt_tokens(facts: RequestFacts, rendered: Rendered, target: Target) -> i
     if media.audio:
         raise _NoBound("audio has prices of its own, which are unknown")
     if media.images or media.documents:
-        most = bounds_of(target.endpoint.system, target.model).media
-        tokens += media.images * most.image
-        documents = media.documents * most.document
+        tokens += media.images * most.media.image
+        documents = media.documents * most.media.document
         window = target.profile.context_tokens
         tokens += documents if window is None else min(documents, window.value)
     return tokens
@@ -142,8 +144,8 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
     return 0
 
 
-def _output_tokens(facts: RequestFacts, target: Target) -> int:
-    if bounds_of(target.endpoint.system, target.model).answers_with_media:
+def _output_tokens(facts: RequestFacts, target: Target, most: ModelBounds) -> int:
+    if most.answers_with_media:
         raise _NoBound(f"{target.model} may answer with images or sounds of unknown prices")
     limit = facts.max_tokens
     if limit is None:
@@ -151,8 +153,7 @@ def _output_tokens(facts: RequestFacts, target: Target) -> int:
         if known is None or facts.unlimited_output:
             raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
         limit = known.value
-    thinking = facts.thinking_budget or bounds_of(target.endpoint.system, target.model).thinking
-    return (limit + thinking + facts.predicted) * facts.n
+    return (limit + (facts.thinking_budget or most.thinking) + facts.predicted) * facts.n
 
 
 def _context(target: Target) -> int:
@@ -165,8 +166,8 @@ def _context(target: Target) -> int:
 # ── Server tools ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _server_tools(facts: RequestFacts, target: Target) -> _ToolCosts:
-    if bounds_of(target.endpoint.system, target.model).calls_own_tools:
+def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _ToolCosts:
+    if most.calls_own_tools:
         raise _NoBound(f"{target.model} calls tools of its host, without a limit")
     tools = facts.server_tools
     if facts.remote_mcp:
