@@ -183,7 +183,7 @@ class _Tables:
             thinking=ThinkingBounds,
             media_model=MediaModel,
         )
-        self.overheads: tuple[Overhead, ...] = rows[0]
+        self.overheads: dict[str, Overhead] = {row.wire: row for row in rows[0]}
         self.media: tuple[MediaBounds, ...] = rows[1]
         self.server_tools: tuple[ServerToolBounds, ...] = rows[2]
         self.tool_models: tuple[ToolModel, ...] = rows[3]
@@ -191,14 +191,6 @@ class _Tables:
         self.thinking: tuple[ThinkingBounds, ...] = rows[5]
         self.media_models: tuple[MediaModel, ...] = rows[6]
         self._known: dict[tuple[str, str], ModelBounds] = {}
-        self._of_wire: dict[str, Overhead] = {}
-
-    def overhead(self, wire: str) -> Overhead:
-        known = self._of_wire.get(wire)
-        if known is None:
-            known = [row for row in self.overheads if row.wire in ("", wire)][-1]
-            self._of_wire[wire] = known
-        return known
 
     def of(self, provider: str, model: str) -> ModelBounds:
         known = self._known.get((provider, model))
@@ -227,7 +219,8 @@ def bounds_of(provider: str, model: str) -> ModelBounds:
 
 
 def overhead_of(wire: str) -> Overhead:
-    return _bounds().overhead(wire)
+    found = _bounds().overheads
+    return found.get(wire) or found[""]
 
 
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:

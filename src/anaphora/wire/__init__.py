@@ -19,7 +19,6 @@ also takes a body's members where they are decoded already.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -121,12 +120,9 @@ def get(name: str) -> Wire:
     A provider's name stands for its dialect of the wire it uses: `deepseek`, or, where it has
     several, `deepseek/anthropic`.
     """
-    return _imported(name) if name in WIRES else codec_for(dialect_of(name))
-
-
-@cache
-def _imported(name: str) -> Wire:
-    return cast(Wire, import_module(f"anaphora.wire.{name}"))
+    if name in WIRES:
+        return cast(Wire, import_module(f"anaphora.wire.{name}"))
+    return codec_for(dialect_of(name))
 
 
 def codec_for(dialect: Dialect) -> Wire:
