@@ -30,6 +30,9 @@ from anaphora.wire.sse import EventDecoder, encode_event
         (b"data: data: a\n\n", [b"data: a"]),
         (b"data\n\n", [b""]),
         (b"data: \n\n", [b""]),
+        (b'data: "\\ud83d"\n\n', [b'"\\ufffd"']),
+        (b'data: "\\uD83D\\uDE00"\n\n', [b'"\\uD83D\\uDE00"']),
+        (b'data: ["\\uD83D",\ndata: 1]\n\n', [b'["\\ufffd",\n1]']),
         (b"nonsense\n\n", []),
         (b"data: cut", []),
         (b"", []),
@@ -43,7 +46,17 @@ def test_a_stream_and_its_events(stream: bytes, events: list[bytes]) -> None:
 
 
 lines = st.sampled_from(
-    [b"data: a", b"data: b", b"data:c", b"event: x", b"event: yy", b": note", b"", b"", b"data"]
+    [
+        b"data: a",
+        b"data: \\ud83d",
+        b"data:c",
+        b"event: x",
+        b"event: yy",
+        b": note",
+        b"",
+        b"",
+        b"data",
+    ]
 )
 streams = st.tuples(
     st.sampled_from([b"", b"\xef\xbb\xbf"]),

@@ -253,6 +253,7 @@ def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
 
 # ── Lone surrogates ──────────────────────────────────────────────────────────────────────────────
 
+find_surrogate = re.compile(rb"\\u[dD]").search
 #: Every escape sequence of a JSON text; the group is a lone surrogate.
 _ESCAPES = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -265,7 +266,7 @@ _ESCAPES = re.compile(
 def replace_lone_surrogates(data: bytes) -> bytes:
     r"""JSON in which every lone surrogate, half of a `\ud83d\ude00`, is U+FFFD. Gateways written in
     JavaScript send halves where they cut a text inside a character."""
-    if b"\\ud" not in data and b"\\uD" not in data:
+    if not find_surrogate(data):
         return data
     return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
 

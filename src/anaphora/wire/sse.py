@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from anaphora.errors import Parse
-from anaphora.wire.replies import replace_lone_surrogates
+from anaphora.wire.replies import find_surrogate, replace_lone_surrogates
 
 #: The last event of OpenAI's streams. Gateways send it on other wires as well.
 DONE = b"[DONE]"
@@ -80,7 +80,9 @@ class EventDecoder:
             self._size -= sum(map(len, self._pieces))
             data = b"".join((*self._pieces, data))
             self._pieces = []
-        return list(map(replace_lone_surrogates, self._events(data)))
+        replace = self._lines or find_surrogate(data)
+        events = self._events(data)
+        return list(map(replace_lone_surrogates, events)) if replace else events
 
     def _events(self, data: bytes) -> list[bytes]:
         """The complete events of bytes that begin a line."""
