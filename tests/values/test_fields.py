@@ -264,4 +264,6 @@ def test_usual_values_are_not_copied() -> None:
     assert Message(role="user", parts=parts).parts is parts
     extras = Tool("f", extras={"a": "{}"}).extras
     assert Text("a", extras=extras).extras is extras
+    checked = Text("a", extras={"a": "{}"}).extras
+    assert Text("b", extras=checked).extras is checked
     assert Notice("code", "message").path == ""

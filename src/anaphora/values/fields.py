@@ -58,6 +58,12 @@ class FrozenDict(dict[K, V]):
         return FrozenDict, (dict(self),)
 
 
+class FrozenExtras(FrozenDict[str, str]):
+    """Extras that were checked: parts take them as they are."""
+
+    __slots__ = ()
+
+
 class _Mismatch(Exception):
     """A value is not of the declared type; `place` is where it is inside its field."""
 
@@ -155,13 +161,15 @@ def check_extras(value: Any) -> None:
     """The same where everything but `extras` has its exact type."""
     extras = value.extras
     kind = type(extras)
+    if kind is FrozenExtras:
+        return
     if kind is FrozenDict or kind is dict:
         for name, text in extras.items():
             if type(name) is not str or type(text) is not str:
                 break
         else:
             if kind is dict:
-                force_setattr(value, "extras", FrozenDict(extras))
+                force_setattr(value, "extras", FrozenExtras(extras))
             return
     check_fields(value)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, TypeAlias
 
 from .attachments import Audio, Document, Image
-from .fields import Extras, PartValue, Value, check_extras, check_fields
+from .fields import Extras, FrozenExtras, PartValue, Value, check_extras, check_fields
 from .stability import CachePolicy
 
 
@@ -21,7 +21,7 @@ class Text(PartValue, tag="text", frozen=True):
     def __post_init__(self) -> None:
         if type(self.text) is not str:
             check_fields(self)
-        elif self.extras is not None:
+        elif self.extras is not None and type(self.extras) is not FrozenExtras:
             check_extras(self)
 
 
@@ -36,7 +36,7 @@ class ToolCall(PartValue, tag="tool_call", frozen=True):
     def __post_init__(self) -> None:
         if not (type(self.id) is type(self.name) is type(self.arguments) is str):
             check_fields(self)
-        elif self.extras is not None:
+        elif self.extras is not None and type(self.extras) is not FrozenExtras:
             check_extras(self)
 
 
@@ -68,6 +68,10 @@ class Opaque(PartValue, tag="opaque", frozen=True):
     kind: str
     json: str
 
+    def __post_init__(self) -> None:
+        if not (type(self.provider) is type(self.kind) is type(self.json) is str):
+            check_fields(self)
+
 
 ResultPart: TypeAlias = Text | Image | Document | Audio | Opaque
 
@@ -88,7 +92,7 @@ class ToolResult(PartValue, tag="tool_result", frozen=True):
             or not (self.name is None or type(self.name) is str)
         ):
             check_fields(self)
-        elif self.extras is not None:
+        elif self.extras is not None and type(self.extras) is not FrozenExtras:
             check_extras(self)
 
 

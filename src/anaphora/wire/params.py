@@ -7,7 +7,7 @@ fields, decode a request's fields into parameters, and give a notice for what ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +15,15 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputFormat, OutputSchema, Params, Reasoning, ToolChoice
+from anaphora.prompt import (
+    Call,
+    OutputFormat,
+    OutputSchema,
+    Params,
+    PromptCachePlan,
+    Reasoning,
+    ToolChoice,
+)
 from anaphora.values import Extras, Notice
 from anaphora.values.codec import check_object
 
@@ -26,6 +34,10 @@ ANTHROPIC_TIERS = ("standard_only",)
 
 #: Request fields by name; an object is a mapping of its members.
 FieldTree: TypeAlias = "dict[str, bytes | FieldTree]"
+
+#: That of a request without marks and cache options.
+NO_CACHE_PLAN = PromptCachePlan()
+_NO_PARAMS = Params()
 
 PARAM_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
 #: The name a schema has by default, which is not worth a notice.
@@ -84,18 +96,19 @@ class ParamTable:
         self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
         fields = [(row, row.name if row.field == "" else row.field) for row in rows]
         self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
-        decoded = [
-            (row, field.rpartition("."))
-            for row, field in fields
-            if field is not None and row.decode is not encode_only
-        ]
-        #: The fields that stand side by side in an object, with the path of the object.
+        #: The rows whose fields stand side by side in an object, by the path of the object.
+        objects: dict[str, list[tuple[str, Param]]] = {}
+        for row, field in fields:
+            if field is not None and row.decode is not encode_only:
+                path, _, name = field.rpartition(".")
+                objects.setdefault(path, []).append((name, row))
         self._decoded = [
             (
                 path.split(".") if path else [],
-                [(*row.name.partition("."), field, row.decode) for row, (_, _, field) in rows],
+                _getter([name for name, _ in rows]),
+                [(*row.name.partition("."), row.decode) for _, row in rows],
             )
-            for path, rows in groupby(decoded, key=lambda item: item[1][0])
+            for path, rows in objects.items()
         ]
 
     def encode(self, call: Call) -> FieldTree:
@@ -154,17 +167,17 @@ class ParamTable:
         """The parameters of a request, and its options of the cache plan."""
         values: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}
-        for path, rows in self._decoded:
+        for path, get_fields, rows in self._decoded:
             holder = request
             for attribute in path:
                 holder = getattr(holder, attribute, None)
             if holder is None:
                 continue
-            for group, _, name, field, decode in rows:
-                value = getattr(holder, field, None)
-                if value is not None and decode is not None:
-                    value = decode(value)
+            for index, value in enumerate(get_fields(holder)):
                 if value is None:
+                    continue
+                group, _, name, decode = rows[index]
+                if decode is not None and (value := decode(value)) is None:
                     continue
                 if name:
                     groups.setdefault(group, {})[name] = value
@@ -173,7 +186,13 @@ class ParamTable:
         cache = groups.pop("cache", {})
         for group, members in groups.items():
             values[group] = PARAM_GROUPS[group](**members)
-        return Params(**values), cache
+        return Params(**values) if values else _NO_PARAMS, cache
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Gets these attributes of an object."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda holder: (get(holder),)
 
 
 def joined_fields(tree: FieldTree) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from typing import (
     TypeVar,
     Union,
     cast,
+    final,
     get_args,
     get_origin,
 )
@@ -28,6 +29,7 @@ import msgspec
 
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse
 from anaphora.values import Extras
+from anaphora.values.fields import FrozenExtras
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -47,6 +49,7 @@ _decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decod
 decode_text = msgspec.json.Decoder(str).decode
 decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(b"null")
 _CAPITAL = re.compile("[A-Z]")
 _FIRST_IDS = tuple(f"m{index}" for index in range(256))
 
@@ -94,18 +97,16 @@ def _reason_and_path(problem: Exception) -> tuple[str, str]:
 # ── What the types do not name ───────────────────────────────────────────────────────────────────
 
 
-class Unknown:
+@final
+class Unknown(msgspec.Struct):
     """The members of an object that its struct does not name, and those of values inside it."""
 
-    __slots__ = ("members",)
-
-    def __init__(self, members: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]]) -> None:
-        self.members = members
+    members: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]]
 
     def take(self, name: str) -> Unknown | None:
         """Removes and returns the unknown members of the object in this field."""
         inner = self.members.get(name)
-        if not isinstance(inner, Unknown):
+        if type(inner) is not Unknown:
             return None
         del self.members[name]
         return inner
@@ -119,11 +120,11 @@ class Unknown:
         """All that was not taken, in the order it was sent; without nulls unless asked for."""
         rest: Members = {}
         for name, value in self.members.items():
-            if isinstance(value, Unknown):
-                if inner := value.remaining(nulls=nulls):
-                    rest[name] = msgspec.Raw(_encode(inner))
-            elif isinstance(value, msgspec.Raw) and (nulls or bytes(value) != b"null"):
-                rest[name] = value
+            if type(value) is msgspec.Raw:
+                if nulls or value != _NULL:
+                    rest[name] = value
+            elif type(value) is Unknown and (inner := value.remaining(nulls=nulls)):
+                rest[name] = msgspec.Raw(_encode(inner))
         return rest
 
     def extras(self, wire: str, *, nulls: bool = False) -> Extras | None:
@@ -131,6 +132,7 @@ class Unknown:
         return extras_of(wire, self.remaining(nulls=nulls))
 
 
+@final
 class OtherBlock(msgspec.Struct, frozen=True):
     """An object of a tagged union whose tag is not known here."""
 
@@ -143,7 +145,7 @@ class OtherBlock(msgspec.Struct, frozen=True):
 
 def extras_of(wire: str, members: Members) -> Extras | None:
     """Members as extras of that wire; None where there are none."""
-    return {wire: _encode(members).decode()} if members else None
+    return FrozenExtras({wire: _encode(members).decode()}) if members else None
 
 
 def encode_members(members: Members) -> bytes:
@@ -323,6 +325,7 @@ class _Node:
         values: list[Any] = []
         unknown: dict[int, Unknown] = {}
         unusual = False
+        separate = node._separate_object if node._only_objects else node.separate
         for index, element in enumerate(elements):
             if not unusual:
                 try:
@@ -331,7 +334,7 @@ class _Node:
                 except DECODE_ERRORS:
                     pass
             try:
-                value, inner = node.separate(element)
+                value, inner = separate(element)
             except _Invalid as problem:
                 problem.path = f"[{index}]{problem.path}"
                 raise
@@ -350,7 +353,8 @@ class _Struct:
         self._kind = kind
         self._protobuf = protobuf
         self._tag_field = kind.__struct_config__.tag_field
-        self._required = [f for f in msgspec.structs.fields(kind) if f.required]
+        fields = msgspec.structs.fields(kind)
+        self._required = [(field.name, field.encode_name) for field in fields if field.required]
 
     @functools.cached_property
     def _fields(self) -> dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]]:
@@ -381,11 +385,12 @@ class _Struct:
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
         fields = self._fields
         for name, raw in members.items():
-            if name not in fields:
+            field = fields.get(name)
+            if field is None:
                 if name != self._tag_field:
                     unknown[name] = raw
                 continue
-            attribute, strict, separate = fields[name]
+            attribute, strict, separate = field
             try:
                 values[attribute] = strict(raw)
                 continue
@@ -400,11 +405,11 @@ class _Struct:
                 values[attribute] = value
             if inner is not None:
                 unknown[name] = inner
-        for field in self._required:
-            if field.name not in values:
+        for attribute, name in self._required:
+            if attribute not in values:
                 if partial is not None:
                     return _keep_whole(partial)
-                raise _Invalid("is missing", f".{field.encode_name}")
+                raise _Invalid("is missing", f".{name}")
         return self._kind(**values), Unknown(unknown) if unknown else None
 
     def _renamed(self, members: Members) -> Members:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,6 +32,7 @@ from anaphora.prompt import (
     PromptBlock,
     PromptCachePlan,
     PromptIR,
+    Segment,
     ToolMark,
 )
 from anaphora.rendered import DeferredTool, Kind, Rendered
@@ -50,6 +50,7 @@ from anaphora.values import (
     ProviderTool,
     ResultPart,
     Section,
+    SegmentRole,
     Source,
     Text,
     Thinking,
@@ -60,6 +61,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     ErrorFactory,
@@ -96,27 +98,18 @@ from .render import CLOSE, WIRE_ROLES, joins, opening
 from .types import MARKABLE_OPAQUE, MEMO, MESSAGE_FIELDS, WIRE
 
 _REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
-_SYSTEM = LenientDecoder[str | list[types.TextBlock] | None](str | list[types.TextBlock] | None)
+_SYSTEM = LenientDecoder[str | list[types.TextBlock | OtherBlock] | None](
+    str | list[types.TextBlock] | None
+)
 _TOOL = LenientDecoder[types.ToolDefinition](types.ToolDefinition)
 _SOURCE = LenientDecoder[types.MediaSource | OtherBlock](types.MediaSource)
 _NOTHING: dict[int, Unknown] = {}
 
+#: What a tool result may hold here.
+_InResult: TypeAlias = Text | Image | Document | Opaque
+
 
 # ── Content blocks ────────────────────────────────────────────────────────────────────────────────
-
-#: Blocks that hold nothing but their own values.
-_SIMPLE: dict[type, Callable[[Any, Extras | None], Part]] = {
-    types.TextBlock: lambda block, extras: Text(block.text, extras),
-    types.ToolUseBlock: lambda block, extras: ToolCall(
-        block.id, block.name, str(block.input, "utf-8"), extras
-    ),
-    types.ThinkingBlock: lambda block, extras: Thinking(
-        block.thinking, block.signature or "", provider=WIRE, extras=extras
-    ),
-    types.RedactedBlock: lambda block, extras: Thinking(
-        data=block.data, provider=WIRE, extras=extras
-    ),
-}
 
 
 class BlockReader:
@@ -141,12 +134,11 @@ class BlockReader:
     ) -> tuple[Part, ...]:
         """The parts of a message or reply."""
         parts: list[Part] = []
+        own: Unknown | None = None
         for index, block in enumerate(blocks):
-            read = _SIMPLE.get(type(block))
-            if read is None or unknown or block.cache_control is not None:
-                parts.append(self.block(block, unknown.get(index), (index,)))
-            else:
-                parts.append(read(block, None))
+            if unknown:
+                own = unknown.get(index)
+            parts.append(self.block(block, own, (index,)))
         return tuple(parts)
 
     def block(
@@ -158,19 +150,27 @@ class BlockReader:
         """The part of one block: unknown members become extras, unknown kinds opaque parts."""
         part: Part
         marker = None
-        if isinstance(block, OtherBlock):
+        if type(block) is OtherBlock:
             members = {name: raw for name, raw in block.members.items() if name != "type"}
             marker = take_marker(members, self.path(position), self.fail)
             part = _opaque(block.tag, members)
         else:
             if block.cache_control is not None:
                 marker = marker_of(block, unknown, self.path(position), self.fail)
-            if isinstance(block, types.ToolResultBlock):
+            if type(block) is types.TextBlock:
+                part = Text(block.text, None if unknown is None else unknown.extras(WIRE))
+            elif type(block) is types.ToolResultBlock:
                 part = self._tool_result(block, unknown, position)
-            elif isinstance(block, types.ImageBlock | types.DocumentBlock):
-                part = self._media(block, unknown, position)
+            elif type(block) is types.ToolUseBlock:
+                extras = None if unknown is None else unknown.extras(WIRE)
+                part = ToolCall(block.id, block.name, str(block.input, "utf-8"), extras)
+            elif type(block) is types.ThinkingBlock:
+                signature = block.signature or ""
+                part = Thinking(block.thinking, signature, provider=WIRE, extras=_extras(unknown))
+            elif type(block) is types.RedactedBlock:
+                part = Thinking(data=block.data, provider=WIRE, extras=_extras(unknown))
             else:
-                part = _SIMPLE[type(block)](block, _extras(unknown))
+                part = self._media(block, unknown, position)
         if marker is not None:
             self.marks.append(PartMark(f"m{self.message}", position, *marker))
         return part
@@ -178,21 +178,21 @@ class BlockReader:
     def _tool_result(
         self, block: types.ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
     ) -> ToolResult:
-        inner: str | tuple[ResultPart, ...] = ""
+        content: str | tuple[ResultPart, ...] = ""
         if isinstance(block.content, str):
-            inner = block.content
+            content = block.content
         elif block.content is not None:
-            below = unknown.take_elements("content") if unknown is not None else _NOTHING
+            below = _NOTHING if unknown is None else unknown.take_elements("content")
             parts: list[ResultPart] = []
             for index, each in enumerate(block.content):
                 part = self.block(each, below.get(index), (*position, index))
-                if not isinstance(part, Text | Image | Document | Opaque):
+                if not isinstance(part, _InResult):
                     path = self.path((*position, index))
                     raise self.fail("may not stand inside a tool result", path)
                 parts.append(part)
-            inner = tuple(parts)
-        error = block.is_error or False
-        return ToolResult(block.tool_use_id, inner, error, extras=_extras(unknown))
+            content = tuple(parts)
+        extras = None if unknown is None else unknown.extras(WIRE)
+        return ToolResult(block.tool_use_id, content, block.is_error or False, None, extras)
 
     def _media(
         self,
@@ -262,16 +262,20 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         extras = {**(extras or {}), AUTOMATIC_FIELDS: marker_extras[WIRE]}
     params, _ = PARAMS.decode(request)
     asked = request.diagnostics
-    earlier = asked.previous_message_id if asked is not None else None
-    cache = PromptCachePlan(
-        marks=(*tool_marks, *block_marks, *reader.marks),
-        automatic=automatic,
-        diagnose=asked is not None,
-        compare_with=None if earlier is None else Earlier(WIRE, earlier),
-        prewarm=request.max_tokens == 0,
-    )
+    marks = (*tool_marks, *block_marks, *reader.marks)
+    cache = NO_CACHE_PLAN
+    if marks or automatic is not None or asked is not None or request.max_tokens == 0:
+        earlier = asked.previous_message_id if asked is not None else None
+        cache = PromptCachePlan(
+            marks=marks,
+            automatic=automatic,
+            diagnose=asked is not None,
+            compare_with=None if earlier is None else Earlier(WIRE, earlier),
+            prewarm=request.max_tokens == 0,
+        )
+    segment = Segment(SegmentRole.CONVERSATION, conversation)
     return Call(
-        ir=PromptIR.chat(conversation, system=blocks, cache=cache),
+        ir=PromptIR(system_blocks=blocks, segments=(segment,), cache=cache),
         model=request.model,
         tools=tools,
         params=params,
@@ -285,14 +289,18 @@ def _conversation(
     messages: list[Message] = []
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
     ids = message_ids(len(request.messages))
+    own: Unknown | None = None
+    inner = _NOTHING
+    parts: tuple[Part, ...]
     for index, message in enumerate(request.messages):
-        content, own = message.content, fields.get(index)
-        parts: tuple[Part, ...]
+        if fields:
+            own = fields.get(index)
+            inner = _NOTHING if own is None else own.take_elements("content")
+        content = message.content
         if isinstance(content, str):
             parts = (Text(content),)
         else:
             reader.message = index
-            inner = own.take_elements("content") if own is not None else _NOTHING
             parts = reader.content(content, inner)
         if own is not None:
             parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
@@ -310,7 +318,7 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
     marks: list[MarkRequest] = []
     for index, block in enumerate(content or ()):
         path, own = f"$.system[{index}]", unknown.get(index)
-        if isinstance(block, OtherBlock):
+        if type(block) is OtherBlock:
             raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
         if (marker := marker_of(block, own, path, request_error)) is not None:
             marks.append(BlockMark(index, *marker))

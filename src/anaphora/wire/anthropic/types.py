@@ -5,7 +5,7 @@ All of them forbid unknown fields; `LenientDecoder` separates those.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, final
 
 import msgspec
 
@@ -37,11 +37,11 @@ EMPTY_OBJECT = msgspec.Raw(b"{}")
 Role: TypeAlias = Literal["user", "assistant", "system"]
 
 
-class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """An object without a tag."""
 
 
-class _Tagged(msgspec.Struct, tag_field="type", frozen=True, forbid_unknown_fields=True):
+class _Tagged(msgspec.Struct, tag_field="type", frozen=True, forbid_unknown_fields=True, gc=False):
     """An object with a `type` tag."""
 
 
@@ -57,27 +57,32 @@ class _Block(_Tagged, frozen=True, kw_only=True):
     cache_control: CacheControl | None = None
 
 
+@final
 class TextBlock(_Block, tag="text", frozen=True):
     text: str
 
 
+@final
 class ToolUseBlock(_Block, tag="tool_use", frozen=True):
     id: str
     name: str
     input: msgspec.Raw
 
 
+@final
 class ToolResultBlock(_Block, tag="tool_result", frozen=True):
     tool_use_id: str
     content: str | list[ContentBlock] | None = None
     is_error: bool | None = None
 
 
+@final
 class ThinkingBlock(_Block, tag="thinking", frozen=True):
     thinking: str
     signature: str | None = None  # Ollama and OpenRouter send none
 
 
+@final
 class RedactedBlock(_Block, tag="redacted_thinking", frozen=True):
     data: str
 

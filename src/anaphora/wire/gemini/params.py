@@ -181,7 +181,7 @@ def _is_label(name: str, value: str) -> bool:
 
 
 def _read_schema(raw: msgspec.Raw) -> OutputSchema | None:
-    return None if bytes(raw) == b"null" else OutputSchema(bytes(raw).decode())
+    return None if raw == NULL else OutputSchema(bytes(raw).decode())
 
 
 #: The fields of an output schema: as JSON Schema, and in Gemini's own form.
@@ -380,20 +380,23 @@ def read_params(
     request: types.GenerateContentRequest, rest: Members, stream: bool
 ) -> tuple[Params, Extras | None]:
     """The parameters, and everything that has none, with the unknown members `rest`, as extras."""
-    for name in ("safetySettings", "cachedContent"):
-        if bytes(raw := getattr(request, name)) != b"null":
-            rest[name] = raw
+    if request.safetySettings != NULL:
+        rest["safetySettings"] = request.safetySettings
+    if request.cachedContent != NULL:
+        rest["cachedContent"] = request.cachedContent
     form: dict[str, str] = {}
     config, tools = request.generationConfig, request.toolConfig
     if config is not None:
         config = _read_output(_read_budget(config, rest), rest, form)
     if tools is not None:
         tools = _read_tool_config(tools, rest)
-    read = msgspec.structs.replace(request, generationConfig=config, toolConfig=tools)
-    params, _ = TABLE.decode(read)
+    if config is not request.generationConfig or tools is not request.toolConfig:
+        request = msgspec.structs.replace(request, generationConfig=config, toolConfig=tools)
+    params, _ = TABLE.decode(request)
     if stream:
         params = msgspec.structs.replace(params, stream=True)
-    return params, {**(extras_of(WIRE, rest) or {}), **form} or None
+    extras = extras_of(WIRE, rest) if rest else None
+    return params, {**(extras or {}), **form} if form else extras
 
 
 def _read_budget(config: types.GenerationConfig, rest: Members) -> types.GenerationConfig:

@@ -45,6 +45,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.values.fields import FrozenExtras
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -107,7 +108,7 @@ def parse(body: bytes, path: str = "") -> Call:
     )
     rest = {} if unknown is None else unknown.remaining()
     blocks: tuple[PromptBlock, ...] | None = ()
-    if bytes(request.systemInstruction) != b"null":
+    if request.systemInstruction != NULL:
         blocks = _read_system(bytes(request.systemInstruction))
         if blocks is None:
             rest["systemInstruction"] = request.systemInstruction
@@ -142,7 +143,7 @@ def _read_contents(
             reason = f"{content.role!r} is not a role here; use user or model"
             raise request_error(reason, f"$.contents[{index}].role")
         parts: list[Part] = []
-        if index in unknown:
+        if unknown and index in unknown:
             parts = reader.content(content, unknown[index], index)
         else:
             for part in content.parts or ():
@@ -189,16 +190,23 @@ class PartReader:
         that of the first call of its function that is waiting. A part that is not exactly one of
         the known kinds is kept whole."""
         text, call, response = part.text, part.functionCall, part.functionResponse
-        plain = part.thoughtSignature is NULL and part.thought is None and unknown is None
         if part.inlineData is not None or part.fileData is not None:
             media = None
             if text is None and call is None and response is None:
                 media = _read_media(part, _extras(part, unknown))
             return media or _read_other(self._raw(place, index))
-        if text is not None and call is None and response is None:
-            return Text(text) if plain else _read_text(text, part, unknown)
-        extras = None if plain else _extras(part, unknown)
-        if call is not None and text is None and response is None:
+        extras = None
+        if part.thoughtSignature is not NULL or part.thought is not None or unknown is not None:
+            if text is not None and call is None and response is None:
+                return _read_text(text, part, unknown)
+            extras = _extras(part, unknown)
+        if text is not None:
+            if call is None and response is None:
+                return Text(text)
+            return _read_other(self._raw(place, index))
+        if call is not None:
+            if response is not None:
+                return _read_other(self._raw(place, index))
             name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
             if extras is not None and extras.get(WIRE) == UNSIGNED:
                 extras = None
@@ -207,8 +215,19 @@ class PartReader:
                 self._waiting[name].append(call_id)
                 extras = MADE_ID if extras is None else _with_made_id(extras)
             return ToolCall(call_id, name, "{}" if arguments == "null" else arguments, extras)
-        if response is None or text is not None or call is not None:
+        if response is None:
             return _read_other(self._raw(place, index))
+        return self._result(response, extras, unknown, place, index)
+
+    def _result(
+        self,
+        response: types.FunctionResponse,
+        extras: Extras | None,
+        unknown: Unknown | None,
+        place: int | str | None,
+        index: int,
+    ) -> ToolResult | Opaque:
+        """A function's result; kept whole where it has a part that no result may have."""
         call_id, error = response.id, False
         text = str(response.response, "utf-8")
         # An object with another first member than `output` or `error`, which may be written in
@@ -257,12 +276,12 @@ def _extras(part: types.WirePart, unknown: Unknown | None) -> Extras | None:
     """The signature, a `thought` that does not belong to a text, and unknown members."""
     signature = part.thoughtSignature
     if unknown is None and part.thought is None:
-        if signature is NULL:
+        if signature == NULL:
             return None
         written = str(signature, "utf-8")
-        return None if written == "null" else {WIRE: '{"thoughtSignature":' + written + "}"}
+        return FrozenExtras({WIRE: '{"thoughtSignature":' + written + "}"})
     members: Members = {}
-    if bytes(signature) != b"null":
+    if signature != NULL:
         members["thoughtSignature"] = signature
     if part.thought is not None and part.text is None:
         members["thought"] = Raw(b"true" if part.thought else b"false")

@@ -17,7 +17,7 @@ from msgspec import Meta, Raw
 from anaphora.canonical import dumps
 from anaphora.values import Extras
 from anaphora.values.codec import loads
-from anaphora.values.fields import FrozenDict
+from anaphora.values.fields import FrozenExtras
 from anaphora.wire.memo import Memo
 from anaphora.wire.reading import (
     Members,
@@ -35,7 +35,7 @@ OWN = (WIRE, "google")
 #: The extras that hold the form in which a value came, where other wires write it differently.
 FORM = "gemini.form"
 #: The extras of a call or result that came without an id: it gets one here that is never sent.
-MADE_ID: Extras = FrozenDict({FORM: '{"id":null}'})
+MADE_ID: Extras = FrozenExtras({FORM: '{"id":null}'})
 #: Fields of a call that another model made, for models that refuse one without a signature. Google
 #: documents the value.
 UNSIGNED = '{"thoughtSignature":"skip_thought_signature_validator"}'

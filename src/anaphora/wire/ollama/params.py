@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ PATH = "/api/chat"
 NO_MESSAGES = b'"messages":[]'
 
 _Think = Literal["low", "medium", "high", "max"] | bool
+_JSON = msgspec.Raw(b'"json"')
 
 #: The levels for the efforts of other providers, as on Ollama's OpenAI surface.
 _EFFORTS: dict[str, _Think] = {
@@ -79,7 +80,7 @@ def _encode_format(output: OutputFormat) -> bytes:
 
 
 def _read_format(raw: msgspec.Raw) -> OutputFormat | None:
-    if bytes(raw) == b'"json"':
+    if raw == _JSON:
         return "json"
     return OutputSchema(bytes(raw).decode()) if bytes(raw)[:1] == b"{" else None
 
@@ -191,20 +192,32 @@ def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
 _OPTIONS: LenientDecoder[ModelOptions] = LenientDecoder(ModelOptions)
 
 
+class _ParamFields(NamedTuple):
+    """The fields of a request that are parameters."""
+
+    stream: bool
+    format: msgspec.Raw | None
+    think: _Think | None
+    options: ModelOptions | None
+
+
 def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, Extras | None]:
     """The parameters, and everything that has none as extras. A stream is the default."""
     rest = unknown.remaining() if unknown is not None else {}
-    options = None
-    if bytes(request.options)[:1] == b"{":
-        options, others = _OPTIONS.decode(request.options, "$.options", request_error)
-        if others is not None and (left := others.remaining()):
-            rest["options"] = msgspec.Raw(encode_members(left))
-    elif bytes(request.options) != b"null":
-        rest["options"] = request.options
-    if request.keep_alive is not NULL and bytes(request.keep_alive) != b"null":
+    options = output = None
+    if request.options is not NULL:
+        if bytes(request.options)[:1] == b"{":
+            options, others = _OPTIONS.decode(request.options, "$.options", request_error)
+            if others is not None and (left := others.remaining()):
+                rest["options"] = msgspec.Raw(encode_members(left))
+        elif request.options != NULL:
+            rest["options"] = request.options
+    if request.keep_alive != NULL:
         rest["keep_alive"] = request.keep_alive
-    if bytes(request.format)[:1] not in (b"{", b"n") and bytes(request.format) != b'"json"':
-        rest["format"] = request.format
-    settings = {"stream": request.stream is not False, "options": options}
-    params, _ = TABLE.decode(msgspec.structs.replace(request, **settings))
+    if request.format != NULL:
+        output = request.format
+        if bytes(output)[:1] != b"{" and output != _JSON:
+            rest["format"] = output
+    fields = _ParamFields(request.stream is not False, output, request.think, options)
+    params, _ = TABLE.decode(fields)
     return params, extras_of(WIRE, rest)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -50,6 +51,7 @@ from anaphora.wire.reading import (
     converts_errors,
     decode_value,
     encode_members,
+    extras_of,
     known_text,
     list_elements,
     message_ids,
@@ -72,7 +74,6 @@ from . import types
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS
 from .types import (
-    FORM,
     MEMO,
     MESSAGE_FIELDS,
     NULL,
@@ -82,12 +83,12 @@ from .types import (
     PartForm,
     ToolMessage,
     UserMessage,
-    encode_form,
+    form_extras,
 )
 
 _REQUEST = LenientDecoder[types.ChatRequest](types.ChatRequest)
 _MESSAGE = LenientDecoder[types.ChatMessage](types.ChatMessage)
-_ANSWER = LenientDecoder[AssistantMessage](AssistantMessage, default_tag="assistant")
+_ANSWER = LenientDecoder[AssistantMessage | OtherBlock](AssistantMessage, default_tag="assistant")
 _TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
 
 #: The calls of the last assistant message that have no result yet: their ids, and their tools.
@@ -152,12 +153,12 @@ def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown
 
 
 def _with_known_roles(
-    messages: list[types.ChatMessage], unknown: dict[int, Unknown]
+    messages: Sequence[types.ChatMessage | OtherBlock], unknown: dict[int, Unknown]
 ) -> list[types.ChatMessage]:
     """The messages with their roles in small letters: the server reads them in any case."""
     known: list[types.ChatMessage] = []
     for index, message in enumerate(messages):
-        if isinstance(message, OtherBlock):
+        if type(message) is OtherBlock:
             role, path = message.tag.lower(), f"$.messages[{index}]"
             if role not in ("system", "user", "assistant", "tool") or role == message.tag:
                 raise request_error(f"{role!r} is not a role here", f"{path}.role")
@@ -227,19 +228,18 @@ def _read_result(
 ) -> ToolResult:
     """A tool's answer: to the call it names, or else to the first one that it may answer."""
     name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
-    form = None
+    extras: Extras | None = None
     if call_id:
         pending.pop(call_id, None)
         if not name:
-            form = _NO_NAME
+            extras = _NO_NAME
     else:
         call_id = _take_call(pending, by_tool, name)
-        form = _NO_CALL_ID if name else _NO_CALL_ID_OR_NAME
+        extras = _NO_CALL_ID if name else _NO_CALL_ID_OR_NAME
     content: str | tuple[ResultPart, ...] = text
     if message.images:
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
-    extras: Extras | None = None if form is None else {FORM: form}
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolResult(call_id, content, False, name, extras)
@@ -248,14 +248,19 @@ def _read_result(
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
 
 
-_NO_ID = encode_form(PartForm(("id",)))
-_NO_NAME = encode_form(PartForm(("tool_name",)))
-_NO_CALL_ID = encode_form(PartForm(("tool_call_id",)))
-_NO_CALL_ID_OR_NAME = encode_form(PartForm(("tool_call_id", "tool_name")))
+_NO_ID = form_extras(PartForm(("id",)))
+_NO_NAME = form_extras(PartForm(("tool_name",)))
+_NO_CALL_ID = form_extras(PartForm(("tool_call_id",)))
+_NO_CALL_ID_OR_NAME = form_extras(PartForm(("tool_call_id", "tool_name")))
+#: By the number of a call that has an id.
+_NUMBERED = tuple(form_extras(PartForm(index=number)) for number in range(16))
 
 
 def _extras(unknown: Unknown, form: Extras | None) -> Extras | None:
-    return {**(unknown.extras(WIRE) or {}), **(form or {})} or None
+    members = unknown.remaining()
+    if form is None or not members:
+        return form or extras_of(WIRE, members)
+    return {WIRE: encode_members(members).decode(), **form}
 
 
 def read_call(
@@ -268,20 +273,21 @@ def read_call(
 ) -> ToolCall:
     """A call with its arguments as they were written. One without an id gets one made of `place`
     and `index`, which is not sent. `answer` is the path of the message in an answer."""
-    function, call_id, form = call.function, call.id, None
+    function, call_id = call.function, call.id
     number, arguments = function.index, str(function.arguments, "utf-8")
+    extras: Extras | None = None
     if arguments[0] != "{":
         arguments = _other_arguments(arguments, place, index, answer)
     if call_id:
         if number is not None:
-            form = encode_form(PartForm(index=number))
+            usual = 0 <= number < len(_NUMBERED)
+            extras = _NUMBERED[number] if usual else form_extras(PartForm(index=number))
     else:
         call_id = f"call_{place}_{index}" if place != "" else f"call_{index}"
         if number is None and created_at is None:
-            form = _NO_ID
+            extras = _NO_ID
         else:
-            form = encode_form(PartForm(("id",), number, created_at))
-    extras: Extras | None = None if form is None else {FORM: form}
+            extras = form_extras(PartForm(("id",), number, created_at))
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolCall(call_id, function.name, arguments, extras)
@@ -321,12 +327,12 @@ def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
 def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | None]:
     """The message of an answer, which is the assistant's."""
     message, unknown = _ANSWER.decode(raw, path, reply_error)
-    if isinstance(message, OtherBlock):
+    if type(message) is OtherBlock:
         if message.tag.lower() not in ("", "assistant"):
             reason = f"expected the assistant's message, not {message.tag!r}"
             raise reply_error(reason, f"{path}.role")
         members = {name: raw for name, raw in message.members.items() if name != "role"}
-        return _ANSWER.decode(encode_members(members), path, reply_error)
+        return decode_message(Raw(encode_members(members)), path)
     return message, unknown
 
 

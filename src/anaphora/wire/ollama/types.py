@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from anaphora.errors import InvalidRequest
 from anaphora.values import Extras
+from anaphora.values.fields import FrozenExtras
 from anaphora.wire.memo import Memo
 from anaphora.wire.reading import DECODE_ERRORS, Whole
 
@@ -149,8 +150,8 @@ def read_form(extras: Extras | None) -> PartForm:
         raise InvalidRequest(str(problem), path=f"extras.{FORM}") from None
 
 
-def encode_form(form: PartForm) -> str:
-    return msgspec.json.encode(form).decode()
+def form_extras(form: PartForm) -> Extras:
+    return FrozenExtras({FORM: msgspec.json.encode(form).decode()})
 
 
 class OpaqueImage(msgspec.Struct, frozen=True):

@@ -18,9 +18,8 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -34,6 +33,7 @@ from anaphora.prompt import (
     PromptBlock,
     PromptCachePlan,
     PromptIR,
+    Segment,
 )
 from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
@@ -51,6 +51,7 @@ from anaphora.values import (
     Refusal,
     ResultPart,
     Role,
+    SegmentRole,
     Text,
     Thinking,
     Tool,
@@ -72,6 +73,7 @@ from anaphora.wire.openai import (
     take_breakpoint,
     with_role,
 )
+from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part, following
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -117,9 +119,6 @@ from .types import (
     WIRE,
 )
 
-#: A message's role, its parts and its breakpoints.
-_ReadMessage: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl]]]
-
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
 
@@ -138,39 +137,53 @@ _decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call of a request; `InvalidRequest` names the field that is wrong."""
     request, unknown = REQUEST.decode(body, "$", request_error)
-    inner = _elements(unknown, "messages")
-    read = [
-        _read_message(message, inner.get(index), index)
-        for index, message in enumerate(request.messages)
-    ]
-    marks: list[MarkRequest] = []
-    blocks = _system_blocks(read[0], marks) if read else None
-    if blocks is not None:
-        del read[0]
-    messages = []
-    for name, (role, parts, placed) in zip(message_ids(len(read)), read, strict=True):
-        messages.append(Message(id=name, role=role, parts=parts))
-        if placed:
-            marks += [PartMark(name, *mark) for mark in placed]
+    blocks, messages, marks = _read_messages(request.messages, _elements(unknown, "messages"))
     params, cache, extras = read_params(request, unknown)
-    plan = PromptCachePlan(marks=tuple(marks), **cache)
+    if marks:
+        cache["marks"] = tuple(marks)
+    segment = Segment(SegmentRole.CONVERSATION, Conversation(messages))
     return Call(
-        ir=PromptIR.chat(Conversation(messages), system=blocks or (), cache=plan),
+        ir=PromptIR(
+            system_blocks=blocks,
+            segments=(segment,),
+            cache=PromptCachePlan(**cache) if cache else NO_CACHE_PLAN,
+        ),
         model=request.model,
-        tools=_read_tools(bytes(request.tools)),
+        tools=() if request.tools is NULL else _read_tools(bytes(request.tools)),
         params=params,
         extras=extras,
     )
 
 
-def _system_blocks(first: _ReadMessage, marks: list[MarkRequest]) -> tuple[PromptBlock, ...] | None:
-    """The system prompt, if the first message is one and holds only texts."""
-    role, parts, placed = first
-    texts = [part for part in parts if isinstance(part, Text)]
-    if role != "system" or len(texts) < len(parts):
-        return None
-    marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in placed]
-    return system_blocks(texts)
+def _read_messages(
+    sent: list[types.RequestMessage], unknown: dict[int, Unknown]
+) -> tuple[tuple[PromptBlock, ...], list[Message], list[MarkRequest]]:
+    """The system prompt, which is the first message where that holds only texts; the messages after
+    it; and the breakpoints in both."""
+    reader = MessageReader("$.messages[{}]", request_error)
+    blocks: tuple[PromptBlock, ...] = ()
+    messages: list[Message] = []
+    marks: list[MarkRequest] = []
+    names = message_ids(len(sent))
+    own: Unknown | None = None
+    for index, message in enumerate(sent):
+        if unknown:
+            own = unknown.get(index)
+        reader.index = index
+        role, parts = reader.message(message, own)
+        if role == "system" and index == 0:
+            texts = [part for part in parts if isinstance(part, Text)]
+            if len(texts) == len(parts):
+                blocks = system_blocks(texts)
+                marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in reader.marks]
+                reader.marks = []
+                continue
+        name = names[len(messages)]
+        messages.append(Message(id=name, role=role, parts=parts))
+        if reader.marks:
+            marks += [PartMark(name, *mark) for mark in reader.marks]
+            reader.marks = []
+    return blocks, messages, marks
 
 
 @MEMO.remember(TOOL_LISTS)
@@ -199,56 +212,52 @@ def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_message(
-    message: types.RequestMessage | OtherBlock, unknown: Unknown | None, index: int
-) -> _ReadMessage:
-    if unknown is None:
-        # Nearly every message.
-        if type(message) is types.UserMessage and type(message.content) is str:
-            return "user", (Text(message.content),), ()
-        if type(message) is types.ToolMessage and type(message.content) is str:
-            return "tool", (ToolResult(message.tool_call_id or "", message.content),), ()
-        if type(message) is types.AssistantMessage and type(message.content) is str:
-            return "assistant", MessageReader("", request_error).assistant(message, None), ()
-    return MessageReader(f"$.messages[{index}]", request_error).message(message, unknown)
-
-
 class MessageReader:
-    """Reads one message of a request or a reply; errors name its path."""
+    """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
+    in what was read."""
 
-    __slots__ = ("_fail", "_path", "marks")
+    __slots__ = ("_fail", "_root", "index", "marks")
 
-    def __init__(self, path: str, fail: ErrorFactory) -> None:
-        self._path = path
+    def __init__(self, root: str, fail: ErrorFactory) -> None:
+        self._root = root
+        """The path of a message, with a gap for its index."""
         self._fail = fail
+        self.index = 0
         self.marks: list[PlacedMark[Ttl]] = []
+
+    @property
+    def _path(self) -> str:
+        return self._root.format(self.index)
 
     def message(
         self, message: types.RequestMessage | OtherBlock, unknown: Unknown | None
-    ) -> _ReadMessage:
-        """A message of a request."""
-        if isinstance(message, OtherBlock):
+    ) -> tuple[Role, tuple[Part, ...]]:
+        """The role and the parts of a message of a request."""
+        if type(message) is types.AssistantMessage:
+            return "assistant", self.assistant(message, unknown) or _EMPTY
+        if type(message) is types.ToolMessage:
+            return "tool", (self._result(message, unknown),)
+        if type(message) is OtherBlock:
             raise self._fail(f"{message.tag!r} is not a role here", f"{self._path}.role")
-        if isinstance(message, types.AssistantMessage):
-            return "assistant", self.assistant(message, unknown) or _EMPTY, self.marks
-        if isinstance(message, types.ToolMessage):
-            return "tool", (self._result(message, unknown),), self.marks
+        content = message.content
         parts: tuple[Part, ...]
-        if isinstance(message.content, str):
-            parts = (Text(message.content),)
+        if type(content) is str:
+            parts = (Text(content),)
         else:
-            parts = tuple(self._content(message.content, _elements(unknown, "content")))
+            parts = tuple(self._content(content, _elements(unknown, "content")))
         role: Role = "user"
-        if not isinstance(message, types.UserMessage):
+        if type(message) is not types.UserMessage:
             role = "system"
             is_system = isinstance(message, types.SystemMessage)
             parts = with_role(parts, "system" if is_system else "developer")
         if unknown is not None:
             parts = (*parts, *message_fields(unknown))
-        return role, parts, self.marks
+        return role, parts
 
     def _result(self, message: types.ToolMessage, unknown: Unknown | None) -> ToolResult:
         call_id, content = message.tool_call_id or "", message.content
+        if unknown is None and type(content) is str:
+            return ToolResult(call_id, content)
         inner = _elements(unknown, "content")
         members = unknown.remaining() if unknown is not None else {}
         name = _decode_text(members["name"]) if "name" in members else None
@@ -306,8 +315,9 @@ class MessageReader:
         """The parts of a message's content. Marks count from `first`, below the path `below`."""
         if content is None or isinstance(content, str):
             return [] if content is None else [Text(content)]
+        path = self._path
         return [
-            self.part(part, unknown.get(i), f"{self._path}.content[{i}]", (*below, first + i))
+            self.part(part, unknown.get(i), f"{path}.content[{i}]", (*below, first + i))
             for i, part in enumerate(content)
         ]
 
@@ -319,15 +329,15 @@ class MessageReader:
         position: tuple[int, ...] = (),
     ) -> Part:
         """A content part with its unknown fields as extras; one of another type or source whole."""
-        if isinstance(part, OtherBlock):
+        if type(part) is OtherBlock:
             return _opaque(part.tag, part.members)
-        if isinstance(part, types.RefusalPart):
+        if type(part) is types.RefusalPart:
             return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
-        if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
+        if type(part) is not types.ThinkingPart and part.prompt_cache_breakpoint is not None:
             ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
             self.marks.append((position, ttl or "30m", extras))
         members = unknown.remaining() if unknown is not None else {}
-        if isinstance(part, types.TextPart):
+        if type(part) is types.TextPart:
             return Text(part.text, extras_of(WIRE, members))
         kind = str(type(part).__struct_config__.tag)
         source: msgspec.Raw = getattr(part, kind)
@@ -359,12 +369,14 @@ def _read_reasoning(
 def message_fields(unknown: Unknown | None, others: Members | None = None) -> list[Part]:
     """Unknown fields of a message, as a part that other wires leave out."""
     members = unknown.remaining() if unknown is not None else {}
-    return fields_part(WIRE, MESSAGE_FIELDS, members | (others or {}))
+    if others:
+        members |= others
+    return fields_part(WIRE, MESSAGE_FIELDS, members)
 
 
 def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:
     """A function call with its arguments as the model wrote them; any other call whole."""
-    if isinstance(call, OtherBlock):
+    if type(call) is OtherBlock:
         return Opaque(WIRE, OTHER_CALL, bytes(call.raw).decode())
     function = call.function
     if function is None:
@@ -373,15 +385,20 @@ def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -
         if call.id is not None:
             members["id"] = msgspec.Raw(string(call.id))
         return Opaque(WIRE, OTHER_CALL, encode_members(members).decode())
-    try:
-        text = _decode_text(function.arguments)
-    except DECODE_ERRORS:
-        arguments = bytes(function.arguments)
-        if arguments[:1] == b'"':
-            raise
-        text = "" if arguments == b"null" else arguments.decode()
-    extras = unknown.extras(WIRE) if unknown is not None else None
-    return ToolCall(call.id or "", function.name or "", text, extras)
+    arguments, extras = function.arguments, None
+    if unknown is not None:
+        if arguments is None and (inside := unknown.members.get("function")) is not None:
+            arguments = _take_object(inside)
+        extras = unknown.extras(WIRE)
+    return ToolCall(call.id or "", function.name or "", arguments or "", extras)
+
+
+def _take_object(function: object) -> str | None:
+    """Takes arguments that are no text out of the unknown members of a function."""
+    raw = function.members.pop("arguments", None) if isinstance(function, Unknown) else None
+    if not isinstance(raw, msgspec.Raw):
+        return None
+    return _decode_text(raw) if bytes(raw)[:1] == b'"' else str(raw, "utf-8")
 
 
 def reasoning_extras(field: str, members: bytes = b"") -> Extras:

@@ -6,7 +6,7 @@ without them, and the rest is carried in extras.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, final
 
 import msgspec
 
@@ -43,7 +43,7 @@ MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
 NULL = msgspec.Raw(b"null")
 
 
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Rejects unknown fields."""
 
 
@@ -55,6 +55,7 @@ class TextPart(Strict, frozen=True, tag_field="type", tag="text"):
     prompt_cache_breakpoint: Breakpoint | None = None
 
 
+@final
 class RefusalPart(Strict, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
@@ -93,6 +94,7 @@ class File(Strict, frozen=True):
     filename: str | None = None
 
 
+@final
 class ThinkingPart(Strict, frozen=True, tag_field="type", tag="thinking"):
     """Mistral's reasoning."""
 
@@ -112,8 +114,8 @@ Content: TypeAlias = str | list[ContentPart] | None
 
 class Function(Strict, frozen=True):
     name: str | None = None
-    arguments: msgspec.Raw = NULL
-    """A text; some hosts give the object itself."""
+    arguments: Whole[str | None] = None
+    """Some hosts give the object itself."""
 
 
 class FunctionCall(Strict, frozen=True, tag_field="type", tag="function"):

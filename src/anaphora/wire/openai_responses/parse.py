@@ -55,6 +55,7 @@ from anaphora.wire.openai import (
     system_blocks,
     take_breakpoint,
 )
+from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -106,7 +107,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     if isinstance(given, str):
         items = [("user", (Text(given),), ())]
     elif given is not None:
-        items = _read_usual_items(given)
+        items = _read_usual(given)
     raw = unknown.members.pop("input", None) if unknown is not None else None
     if items is None or raw is not None:
         items = _read_raw(raw if isinstance(raw, msgspec.Raw) else decode_members(body)["input"])
@@ -121,13 +122,15 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     elif previous is None:
         blocks, marks = _system_blocks(items, ttl)
     conversation = _conversation(items, ttl, marks)
+    if marks:
+        cache["marks"] = tuple(marks)
     ir = PromptIR(
         system_blocks=blocks,
         segments=(Segment(SegmentRole.CONVERSATION, conversation),),
-        cache=PromptCachePlan(marks=tuple(marks), **cache),
+        cache=PromptCachePlan(**cache) if cache else NO_CACHE_PLAN,
         continuation=None if previous is None else Continuation(previous),
     )
-    tools = _read_tools(bytes(request.tools))
+    tools = () if request.tools is NULL else _read_tools(bytes(request.tools))
     return Call(ir=ir, model=request.model, tools=tools, params=params, extras=extras)
 
 
@@ -142,18 +145,6 @@ def input_items(raw: bytes | msgspec.Raw) -> tuple[bytes, ...]:
         return tuple(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])))
     except msgspec.DecodeError as problem:
         raise InvalidRequest(str(problem), path="input") from None
-
-
-def _read_usual_items(items: list[types.Item]) -> list[ReadItem] | None:
-    """The items of a request that decoded strictly; None if one of them has a field that its type
-    does not have."""
-    read: list[ReadItem] = []
-    for index, item in enumerate(items):
-        one = _read_usual(item, index)
-        if one is None:
-            return None
-        read.append(one)
-    return read
 
 
 def _read_raw(given: msgspec.Raw) -> list[ReadItem]:
@@ -243,33 +234,49 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
 # ── Items ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_usual(item: types.Item, index: int) -> ReadItem | None:
-    """An item of a request that decoded strictly; None if it has a field that its type does not
-    have."""
-    content, call_id = item.content, item.call_id
-    fields: Members = {}
-    if not (item.id is item.status is item.phase is item.namespace is UNSET):
-        own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
-        fields = {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}
-    if item.type == "message":
-        if content is UNSET or not (call_id is item.name is item.arguments is item.output is UNSET):
+def _read_usual(items: list[types.Item]) -> list[ReadItem] | None:
+    """The items of a request that decoded strictly; None if one of them has a field that its type
+    does not have."""
+    read: list[ReadItem] = []
+    one: ReadItem | None
+    for index, item in enumerate(items):
+        kind, role, content, call_id = item.type, item.role, item.content, item.call_id
+        name, arguments, output = item.name, item.arguments, item.output
+        fields = None
+        if not (item.id is item.status is item.phase is item.namespace is UNSET):
+            fields = _own_fields(item)
+        one = None
+        if kind == "message":
+            if content is UNSET or not (call_id is name is arguments is output is UNSET):
+                return None
+            if fields is None and type(content) is str and role in ("user", "assistant"):
+                one = role, (Text(content),), ()  # type: ignore[assignment]
+            else:
+                reader = ItemReader(f"$.input[{index}]", request_error)
+                one = reader.message(role or "", content, {}, fields or {})
+        elif call_id is UNSET or not (role is content is UNSET):
             return None
-        if not fields and type(content) is str and item.role in ("user", "assistant"):
-            return item.role, (Text(content),), ()  # type: ignore[return-value]
-        reader = ItemReader(f"$.input[{index}]", request_error)
-        return reader.message(item.role or "", content, {}, fields)
-    if call_id is UNSET or not (item.role is content is UNSET):
-        return None
-    name, arguments, output = item.name, item.arguments, item.output
-    if item.type == "function_call":
-        if name is UNSET or arguments is UNSET or output is not UNSET:
+        elif kind == "function_call":
+            if name is UNSET or arguments is UNSET or output is not UNSET:
+                return None
+            extras = None if fields is None else extras_of(WIRE, fields)
+            one = "assistant", (ToolCall(call_id, name, arguments, extras),), ()
+        elif kind == "function_call_output" and output is not UNSET and name is arguments is UNSET:
+            if fields is None and type(output) is str:
+                one = "tool", (ToolResult(call_id, output),), ()
+            else:
+                reader = ItemReader(f"$.input[{index}]", request_error)
+                one = reader.output(call_id, output, {}, fields or {})
+        if one is None:
             return None
-        return "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, fields)),), ()
-    if item.type != "function_call_output" or output is UNSET or not (name is arguments is UNSET):
-        return None
-    if not fields and type(output) is str:
-        return "tool", (ToolResult(call_id, output),), ()
-    return ItemReader(f"$.input[{index}]", request_error).output(call_id, output, {}, fields)
+        read.append(one)
+    return read
+
+
+def _own_fields(item: types.Item) -> Members:
+    """The fields of an item itself, whatever its type."""
+    own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
+    return {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}
 
 
 # ── Splitting ────────────────────────────────────────────────────────────────────────────────────

@@ -84,6 +84,8 @@ _PLACES = {
     "developer": SystemPlace("developer", "message"),
 }
 
+_CALL_FIELDS = frozenset({"call_id", "name", "arguments"})
+
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 
 _decode_text = msgspec.json.Decoder(str).decode
@@ -91,6 +93,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 class ItemReader:
     """Reads one item of a request or a reply; errors name its path."""
+
+    __slots__ = ("_fail", "_marks", "_path")
 
     def __init__(self, path: str, fail: ErrorFactory) -> None:
         self._path = path
@@ -102,7 +106,7 @@ class ItemReader:
         members = object_members(raw, self._path, self._fail)
         kind = _take_text(members, "type")
         if kind is None:
-            if bytes(members.pop("type", NULL)) != b"null":
+            if members.pop("type", NULL) != NULL:
                 raise self._fail("expected a text", f"{self._path}.type")
             # Only messages and references may lack a type.
             kind = "item_reference" if "id" in members and "role" not in members else "message"
@@ -114,7 +118,7 @@ class ItemReader:
             name = self._take(members, "role")
             role = ROLES.get(name, "user")
             item = self.message(name, *self._take_content(members, "content"), members)
-        elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
+        elif kind == "function_call" and members.keys() >= _CALL_FIELDS:
             call_id = self._take(members, "call_id")
             name, arguments = self._take(members, "name"), self._take(members, "arguments")
             call = ToolCall(call_id, name, arguments, extras_of(WIRE, members))
@@ -133,17 +137,16 @@ class ItemReader:
         role = ROLES.get(name)
         if role is None:
             return None
-        is_text = isinstance(content, str)
-        parts: list[Part] | None = [Text(content)] if isinstance(content, str) else None
-        if parts is None:
-            parts = self._content(content, unknown, role, "content")  # type: ignore[arg-type]
-        if not parts:
-            return None
         extras = extras_of(ITEM, fields)
-        if extras is None and role == "assistant" and not is_text:
-            extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
         if role == "system":
             extras = keep_place(extras, _PLACES[name])
+        if isinstance(content, str):
+            return role, (Text(content, extras),), ()
+        parts = self._content(content, unknown, role, "content")
+        if not parts:
+            return None
+        if extras is None and role == "assistant":
+            extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
         if extras is not None:
             first = parts[0]
             if isinstance(first, Opaque):
@@ -154,11 +157,11 @@ class ItemReader:
     def output(
         self, call_id: str, output: types.Content, unknown: dict[int, Unknown], fields: Members
     ) -> ReadItem:
-        content: Any = output
-        if not isinstance(output, str):
-            content = tuple(self._content(output, unknown, "tool", "output", (0,)) or ())
-        result = ToolResult(call_id, content, extras=extras_of(WIRE, fields))
-        return "tool", (result,), self._marks
+        extras = extras_of(WIRE, fields)
+        if isinstance(output, str):
+            return "tool", (ToolResult(call_id, output, extras=extras),), ()
+        content: Any = tuple(self._content(output, unknown, "tool", "output", (0,)) or ())
+        return "tool", (ToolResult(call_id, content, extras=extras),), self._marks
 
     def _reasoning(self, members: Members) -> Thinking:
         """Reasoning with its fields as they came; its text is its summary and its content."""
@@ -210,7 +213,7 @@ class ItemReader:
         path: str,
         position: tuple[int, ...],
     ) -> Part | None:
-        if isinstance(part, OtherBlock):
+        if type(part) is OtherBlock:
             members = dict(part.members)
             marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
             if marked:
@@ -220,9 +223,9 @@ class ItemReader:
             mark = read_breakpoint(part, unknown, WIRE, path, self._fail)
             self._marks.append((position, *mark))
         members = unknown.remaining(nulls=True) if unknown is not None else {}
-        if isinstance(part, types.InputText):
+        if type(part) is types.InputText:
             return Text(part.text, extras_of(WIRE, members))
-        if isinstance(part, types.OutputText):
+        if type(part) is types.OutputText:
             for name in ("logprobs", "annotations"):
                 if (raw := getattr(part, name)) is not NULL:
                     members = {name: raw, **members}
@@ -256,9 +259,12 @@ def _opaque(kind: str, members: Members) -> Opaque:
 
 def _take_text(members: Members, name: str) -> str | None:
     """Takes a text field; any other value stays."""
+    raw = members.get(name)
+    if raw is None:
+        return None
     try:
-        text = _decode_text(members[name])
-    except (KeyError, *DECODE_ERRORS):
+        text = _decode_text(raw)
+    except DECODE_ERRORS:
         return None
     del members[name]
     return text

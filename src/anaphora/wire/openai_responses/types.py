@@ -6,7 +6,7 @@ without them, and the rest is carried in extras.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, final
 
 import msgspec
 
@@ -61,11 +61,13 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # ── Items ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@final
 class InputText(Strict, frozen=True, tag_field="type", tag="input_text", omit_defaults=True):
     text: str
     prompt_cache_breakpoint: Breakpoint | None = None
 
 
+@final
 class OutputText(Strict, frozen=True, tag_field="type", tag="output_text", omit_defaults=True):
     text: str
     prompt_cache_breakpoint: Breakpoint | None = None
