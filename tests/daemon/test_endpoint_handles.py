@@ -39,6 +39,7 @@ OPEN: dict[str, Any] = {
     },
 }
 LIMITED: dict[str, Any] = {**OPEN, "llm": {**OPEN["llm"], "usd_per_day": 5}}
+AT_OPENAI = {"anaphora-provider": "openai"}
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,36 @@ def test_background_responses_are_settled_to_the_bill_when_they_are_fetched(
         assert settled["billed_nano_usd"] == Decimal(call["cost_usd"]) * 10**9
         assert settled["estimated_nano_usd"] == 0
         assert 0 < settled["billed_nano_usd"] < held["billed_nano_usd"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_background_responses_can_be_continued_once_they_are_fetched(
+    stream: bool, tmp_path: Path
+) -> None:
+    """Their size, and the ids of their items, are not known before."""
+    options = EmulatorOptions(background=5.0, latency=Latency(first=0.0))
+    with (
+        emulator.running(options) as emu,
+        running_daemon(tmp_path, emu, extensions={"limited": LIMITED}) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        body = {"model": "gpt-5.2", "input": "Hello?", "store": True}
+        id = http.post("/v1/responses", json={**body, "background": True}).json()["id"]
+        continued = {**body, "previous_response_id": id}
+        emu.advance(10)
+        assert http.get(f"/v1/responses/{id}/input_items").status_code == 200
+        refused = http.post("/v1/responses", json=continued)
+        assert (refused.status_code, "size of the stored response" in refused.text) == (403, True)
+        query = {"stream": "true", "starting_after": "1"} if stream else {}
+        assert http.get(f"/v1/responses/{id}", params=query).status_code == 200
+        output = http.get(f"/v1/responses/{id}").json()["output"]
+        assert http.post("/v1/responses", json=continued).status_code == 200
+        reasoning = next(item for item in output if item["type"] == "reasoning")
+        asked = {"role": "user", "content": "And?"}
+        named = {**body, "input": [{"type": "item_reference", "id": reasoning["id"]}, asked]}
+        assert "no response" not in http.post("/v1/responses", json=named).text
+        assert http.delete(f"/v1/responses/{id}").status_code == 200
+        assert http.get(f"/v1/responses/{id}").status_code == 404
 
 
 def test_responses_of_a_route_are_the_apps_own(tmp_path: Path, emu: Emulator) -> None:

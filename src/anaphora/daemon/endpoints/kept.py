@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import AppReply
-from anaphora.values import Opaque, Reply, Thinking
+from anaphora.values import Opaque, Reply, Thinking, Usage
 
 Kept: TypeAlias = tuple[HandleKind, str, int | None]
 """Kind, id, and the tokens that a request is billed for when it refers to it."""
@@ -35,12 +35,17 @@ def kept_objects(wire: str, request: dict[str, Any], reply: AppReply) -> Iterato
 
 
 def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
-    total = reply.usage.total
-    if request.get("store") is not False and reply.reply.id:
-        yield "response", reply.reply.id, total
-        for id in _item_ids(reply.reply):
-            yield "response", id, reply.usage.output
-    for part in reply.reply.message.parts:
+    stored = request.get("store") is not False and bool(reply.reply.id)
+    return kept_of_response(reply.reply, reply.usage, stored=stored)
+
+
+def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
+    """The objects that OpenAI keeps of a response."""
+    if stored:
+        yield "response", reply.id, usage.total
+        for id in _item_ids(reply):
+            yield "response", id, usage.output
+    for part in reply.message.parts:
         if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
             container = _decode_item(part.json).container_id
             if container:

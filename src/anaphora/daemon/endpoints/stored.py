@@ -20,11 +20,11 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
-from anaphora.daemon.money.late_bills import LateBills
+from anaphora.daemon.money.late_bills import LateBills, read_response
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
-from anaphora.errors import NotFound, NotGranted, RequestRejected, TooLarge
+from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -41,6 +41,7 @@ from .headers import (
     query_fields,
     returned_headers,
 )
+from .kept import kept_of_response
 from .references import check_references, references
 from .routes import Route
 from .stored_usage import change_objects, change_results, without_cache_counts
@@ -179,9 +180,23 @@ class StoredObjects:
                 response = self._own_results(app, row.provider, response)
             return response
         if route.kind == "response":
-            self._late_bills.fetched(app.id, route.name, response.body)
+            await self._note_late(row, route, response)
             response = self._own_view(app, row.provider, response)
         return self._rewritten(exchange, row.provider, response)
+
+    async def _note_late(self, row: HandleRow, route: Route, response: ProviderResponse) -> None:
+        """The bill, the size and the items of a background response are known only when it is
+        fetched. The app gets it also where the store fails."""
+        if row.tokens is not None or route.operation == "delete" or route.rest == "input_items":
+            return
+        reply = read_response(response.body)
+        if reply is None or reply.id != row.id or reply.usage.total is None:
+            return
+        self._late_bills.fetched(row.app, reply)
+        with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
+            for kind, id, tokens in kept_of_response(reply, reply.usage):
+                kept = msgspec.structs.replace(row, kind=kind, id=id, tokens=tokens)
+                await self._store.add_handle(kept)
 
     def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
         """A response without what it read from a cache that other apps use, too."""

@@ -3,6 +3,7 @@ at its bound, and to the bill once its app fetches it."""
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 
 import msgspec
@@ -21,6 +22,8 @@ from anaphora.values import Reply, ReplyEnd
 from .ledger import OpenHold
 from .settling import cost_of_reply, label_costs, nano_usd_up
 from .surcharges import rates_of
+
+_log = logging.getLogger("anaphora.daemon")
 
 #: Responses that are waited for; the bill of an older one is no longer looked for.
 _MOST = 4096
@@ -100,23 +103,25 @@ class LateBills:
         if len(self._waiting) > _MOST:
             self._waiting.popitem(last=False)
 
-    def fetched(self, app: str, response_id: str, body: bytes) -> None:
-        """An app has fetched a response: JSON, or a stream of events."""
-        bill = self._waiting.get((app, response_id))
-        if bill is None:
-            return
+    def fetched(self, app: str, reply: Reply) -> None:
+        """An app has fetched a response. Never raises: the response goes to the app."""
+        bill = self._waiting.get((app, reply.id))
         try:
-            reply = _read(body)
-        except AnaphoraError:
-            return  # it goes to the app as it is
-        if reply is not None and bill.settle(reply):
-            del self._waiting[app, response_id]
+            if bill is not None and bill.settle(reply):
+                del self._waiting[app, reply.id]
+        except Exception:
+            _log.exception("the bill of a background response was not settled")
 
 
-def _read(body: bytes) -> Reply | None:
+def read_response(body: bytes) -> Reply | None:
+    """A response that was fetched: JSON, or a stream of events. None where it failed, or is no
+    whole response."""
     responses = wire.get("openai_responses")
-    if body.lstrip()[:1] == b"{":
-        return responses.read_reply(body)
-    reader = responses.reader()
-    events = [*reader.feed(body), *reader.close()]
+    try:
+        if body.lstrip()[:1] == b"{":
+            return responses.read_reply(body)
+        reader = responses.reader()
+        events = [*reader.feed(body), *reader.close()]
+    except AnaphoraError:
+        return None
     return next((event.reply for event in events if isinstance(event, ReplyEnd)), None)
