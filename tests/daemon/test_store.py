@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,17 +15,20 @@ from support.ledgers import (
     DAY,
     NOON,
     Clock,
+    PostgresPlace,
     StorePlace,
     an_app,
     opened,
     problems_of,
     prune_place,
+    reset_clock_of,
     rows,
     version_1,
 )
 
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
+from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
 from anaphora.errors import InvalidRequest, Io, NewerSchema
@@ -152,6 +156,36 @@ async def test_pruning_deletes_entries_of_old_months_and_no_sum(place: StorePlac
         assert (await ledger.spent("shop")).month == 600
         assert problems_of(place, clock.now) == ()
         assert [row.billed for row in await ledger.store.spend([])] == [2780]
+
+
+@in_event_loop
+async def test_pruning_by_a_clock_that_is_ahead(place: StorePlace) -> None:
+    """Where nothing was deleted, all sums are checked; after a reset, those of later months."""
+    pruned_until = "SELECT pruned_until FROM clock"
+    async with opened(place, clock := Clock(NOON)) as ledger:
+        await spend(ledger, "shop", "haiku", 100)
+        assert prune_place(place, 36_500, NOON).entries == 0
+        assert rows(place, pruned_until) == [("",)]
+        clock.now += 3_000 * DAY
+        await spend(ledger, "shop", "haiku", 100)
+        assert prune_place(place, 0, clock.now).entries == 1
+        assert rows(place, pruned_until) == [("2035-04-01",)]
+        reset_clock_of(place, NOON)
+        assert rows(place, pruned_until) == [("2027-02-01",)]
+        clock.now = NOON + 31 * DAY
+        await spend(ledger, "shop", "haiku", 100)
+        reset_clock_of(place, clock.now)
+        assert rows(place, pruned_until) == [("2027-02-01",)]
+        assert problems_of(place, clock.now + 3_000 * DAY) == ()
+
+
+def test_postgresql_is_pruned_by_its_own_clock(
+    postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the machine that the command runs on may be wrong."""
+    here = time.time()
+    monkeypatch.setattr(time, "time", lambda: here + 4_000 * DAY)
+    assert prune_place(postgres_place, 0, None).until < day_of(here + DAY)
 
 
 @in_event_loop

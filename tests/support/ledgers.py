@@ -27,7 +27,7 @@ from anaphora.daemon.store import schema
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres import upkeep as upkeep_postgres
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.store.upkeep import PrunedStore, check, prune
+from anaphora.daemon.store.upkeep import PrunedStore, check, prune, reset_clock
 from anaphora.daemon.values import App
 from anaphora.errors import Io
 from anaphora.postgres.address import PostgresAddress
@@ -136,7 +136,15 @@ def problems_of(place: StorePlace, now: float = NOON) -> tuple[str, ...]:
     return check(place, now=now).problems
 
 
-def prune_place(place: StorePlace, keep_days: float, now: float) -> PrunedStore:
+def reset_clock_of(place: StorePlace, now: float) -> None:
+    """What `anaphora store reset-clock` does."""
+    if isinstance(place, PostgresPlace):
+        run_in_thread(upkeep_postgres.reset_clock(place.address, now=now))
+    else:
+        reset_clock(place, now=now)
+
+
+def prune_place(place: StorePlace, keep_days: float, now: float | None) -> PrunedStore:
     """What `anaphora store prune` does."""
     if isinstance(place, PostgresPlace):
         return run_in_thread(upkeep_postgres.prune(place.address, keep_days=keep_days, now=now))

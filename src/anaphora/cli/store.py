@@ -125,6 +125,8 @@ def prune(keep_days: float, home: Path, as_json: bool) -> None:
 
     An entry is what one attempt of a call cost. What apps spent stays known, by day, app, model and
     label: `anaphora spend` prints the same as before. Whole months are deleted, and never this one.
+    A store in SQLite keeps its size, and uses the room again.
+
     The audit log has a command of its own: `anaphora audit prune`.
     """
     opened = open_home(home)

@@ -17,7 +17,7 @@ from anaphora.errors import Io
 from anaphora.wording import counted
 
 from .batch import latest_day
-from .days import day_of, pruning_day, start_of_day
+from .days import day_of, month_after, pruning_day, start_of_day
 from .reading import SUMS
 from .schema import (
     SCHEMA_VERSION,
@@ -130,12 +130,16 @@ def migrate(path: Path) -> Migration:
 
 def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
     """Forgets a day that is still to come, which a clock that was wrong has left: calls are charged
-    to today again. What was spent stays with its day."""
+    to today again. What was spent stays with its day. Where entries were pruned by such a clock,
+    those of the next months are checked again."""
     connect_to_read(path).close()
     today = day_of(time.time() if now is None else now)
     with readable(path), closing(connect(path)) as database, transaction(database):
         before = latest_day(database)
-        database.execute("UPDATE clock SET latest_day = min(latest_day, ?)", (today,))
+        database.execute(
+            "UPDATE clock SET latest_day = min(latest_day, ?), pruned_until = min(pruned_until, ?)",
+            (today, month_after(today)),
+        )
         return ClockReset(store=str(path), before=before, after=min(before, today))
 
 
@@ -147,11 +151,11 @@ def prune(path: Path, *, keep_days: float, now: float | None = None) -> PrunedSt
     until = pruning_day(keep_days, time.time() if now is None else now)
     deleted = 0
     with readable(path), closing(connect(path)) as database:
-        with transaction(database):
-            database.execute("UPDATE clock SET pruned_until = max(pruned_until, ?)", (until,))
         while True:
             with transaction(database):
                 count = database.execute(PRUNE.format("?", "?", "?"), prune_values(until)).rowcount
+                if count:
+                    database.execute(MARK_PRUNED.format("?1"), (until,))
             if not count:
                 return PrunedStore(store=str(path), until=until, entries=deleted)
             deleted += count
@@ -164,6 +168,8 @@ DELETE FROM entries WHERE id IN (
     SELECT id FROM entries WHERE id < {} AND day < {} ORDER BY id LIMIT {}
 )
 """
+#: In the same transaction: sums of these days have no entries any more.
+MARK_PRUNED = "UPDATE clock SET pruned_until = {0} WHERE pruned_until < {0}"
 _PRUNED_AT_ONCE = 2_000
 
 

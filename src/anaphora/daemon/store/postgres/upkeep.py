@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.store.days import day_of, pruning_day
+from anaphora.daemon.store.days import day_of, month_after, pruning_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
+    MARK_PRUNED,
     POSTGRES_LABELS,
     PRUNE,
     PRUNED_UNTIL,
@@ -121,7 +122,10 @@ async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> 
         await checked_state(connection, address)
         before = await connection.fetchval("SELECT latest_day FROM clock")
         after = await connection.fetchval(
-            "UPDATE clock SET latest_day = least(latest_day, $1) RETURNING latest_day", today
+            "UPDATE clock SET latest_day = least(latest_day, $1),"
+            " pruned_until = least(pruned_until, $2) RETURNING latest_day",
+            today,
+            month_after(today),
         )
     if before is None or after is None:
         raise StoreUnavailable(f"{address}: the table clock is empty")
@@ -131,17 +135,17 @@ async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> 
 async def prune(
     address: PostgresAddress, *, keep_days: float, now: float | None = None
 ) -> PrunedStore:
-    """Deletes old entries, a few at a time, while nodes may run."""
-    until = pruning_day(keep_days, time.time() if now is None else now)
+    """Deletes old entries, a few at a time, while nodes may run. By PostgreSQL's clock, as the
+    days of the entries are."""
     deleted = 0
     async with connected(address) as connection:
         await checked_state(connection, address)
-        await connection.execute(
-            "UPDATE clock SET pruned_until = greatest(pruned_until, $1)", until
-        )
-        delete = f"WITH gone AS ({PRUNE.format('$1', '$2', '$3')} RETURNING 1)"
-        while count := await connection.fetchval(
-            f"{delete} SELECT count(*) FROM gone", *prune_values(until)
-        ):
+        if now is None:
+            now = float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())"))
+        until = pruning_day(keep_days, now)
+        delete = f"{PRUNE.format('$1', '$2', '$3')} RETURNING 1"
+        mark = f"{MARK_PRUNED.format('$2')} AND EXISTS (SELECT FROM gone)"
+        sql = f"WITH gone AS ({delete}), marked AS ({mark}) SELECT count(*) FROM gone"
+        while count := await connection.fetchval(sql, *prune_values(until)):
             deleted += count
     return PrunedStore(store=str(address), until=until, entries=deleted)
