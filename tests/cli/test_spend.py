@@ -213,6 +213,9 @@ def test_pruned_entries_stay_in_what_was_spent(run: Any, home: Path, tmp_path: P
     done = run("store", "prune", "--keep-days", "90", "--home", str(copied), "--json")
     assert json.loads(done.stdout)["entries"] == 0
     assert run("store", "prune", "--home", str(copied)).returncode == 2
+    for days in ("nan", "-1", "40000"):
+        refused = run("store", "prune", "--keep-days", days, "--home", str(copied))
+        assert (refused.returncode, "'--keep-days'" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:

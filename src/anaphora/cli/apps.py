@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .common import CommandGroup, print_json, report_problems
+from .common import CommandGroup, NumberRange, print_json, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
 from .terminal import Line, print_report, table
 
@@ -40,7 +40,7 @@ def add(app: str, home: Path, as_json: bool) -> None:
 @click.argument("app")
 @click.option(
     "--overlap",
-    type=click.FloatRange(min=0, max=366 * DAY_HOURS),
+    type=NumberRange(min=0, max=366 * DAY_HOURS),
     default=DAY_HOURS,
     show_default=True,
     help="Hours for which the tokens before stay valid; 0 ends them at once.",
@@ -107,7 +107,7 @@ def admin() -> None:
 @admin.command()
 @click.option(
     "--days",
-    type=click.FloatRange(min=0, min_open=True, max=366),
+    type=NumberRange(min=0, min_open=True, max=366),
     default=30,
     show_default=True,
     help="How long it is valid.",

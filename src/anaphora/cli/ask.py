@@ -35,7 +35,7 @@ from .ask_files import (
     models_of,
     split,
 )
-from .common import EXISTING_FILE, completions, read_bytes, read_stdin, require
+from .common import EXISTING_FILE, NumberRange, completions, read_bytes, read_stdin, require
 from .terminal import print_report, table
 
 #: No provider accepts more in one request.
@@ -125,7 +125,7 @@ def _complete_conversation(
     show_default=True,
     help="Limit of model calls, with tools.",
 )
-@click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature.")
+@click.option("--temperature", type=NumberRange(0, 2), help="Sampling temperature.")
 @click.option("--effort", type=click.Choice(get_args(Effort)), help="Reasoning effort.")
 @click.option(
     "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."

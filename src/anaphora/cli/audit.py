@@ -37,6 +37,7 @@ from .common import (
     INTEGRITY,
     MISMATCH,
     CommandGroup,
+    NumberRange,
     past_moment,
     print_json,
     report_problems,
@@ -393,7 +394,7 @@ def what_if(**options: Any) -> None:
 @click.argument("log", type=LOG)
 @click.option(
     "--keep-days",
-    type=click.FloatRange(min=0, min_open=True),
+    type=NumberRange(min=0, min_open=True),
     required=True,
     help="Rows of the last so many days stay.",
 )

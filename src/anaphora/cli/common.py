@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -277,6 +278,16 @@ log_format_option = click.option(
     type=click.Choice(("trace", "claude_code", "codex", "gemini_cli", "requests")),
     help="Log format; detected by default.",
 )
+
+
+class NumberRange(click.FloatRange):
+    """Numbers; `nan` and `inf` are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
 
 
 def request_options(command: T) -> T:

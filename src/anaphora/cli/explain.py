@@ -36,6 +36,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .common import (
+    NumberRange,
     example_option,
     files_or_example,
     log_format_option,
@@ -104,7 +105,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 @request_options
 @click.option(
     "--gap",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     help="Seconds between two requests, if no times are recorded.",
 )
 @log_format_option

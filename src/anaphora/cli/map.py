@@ -36,6 +36,7 @@ from .common import (
     FOUND,
     UNMET,
     USAGE,
+    NumberRange,
     WireName,
     print_error_line,
     print_json,
@@ -102,7 +103,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     help="Wire or provider of the requests; detected by default.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Limit of output tokens of a call.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="Sampling temperature.")
+@click.option("--temperature", type=NumberRange(0, 2), help="Sampling temperature.")
 @click.option("--effort", type=click.Choice(get_args(Effort)), help="Reasoning effort.")
 @click.option(
     "--concurrency",
@@ -123,7 +124,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--visibility-delay",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     metavar="SECONDS",
     help="Wait so long until a written prefix is read; by default what is known of the provider.",
 )

@@ -18,7 +18,7 @@ from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 from anaphora.wording import counted
 
-from .common import CommandGroup, ProviderName, WireName, log_format_option
+from .common import CommandGroup, NumberRange, ProviderName, WireName, log_format_option
 from .log_files import (
     LogFormat,
     SkippedInput,
@@ -106,7 +106,7 @@ def _provider_and_model(name: str) -> tuple[str, str]:
 @click.option("--model", help="Only rules of this model; may contain *.")
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     default=rules_check.THRESHOLD,
     show_default=True,
     help="Share of calls that may contradict a rule.",

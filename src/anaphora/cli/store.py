@@ -17,7 +17,7 @@ from anaphora.errors import InvalidConfig
 from anaphora.wording import counted
 
 from .audit_report import cost
-from .common import FOUND, CommandGroup, stop
+from .common import FOUND, CommandGroup, NumberRange, stop
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .terminal import Line, print_report
 
@@ -113,7 +113,7 @@ def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
 @command.command()
 @click.option(
     "--keep-days",
-    type=click.FloatRange(min=0, max=36_500),
+    type=NumberRange(min=0, max=36_500),
     required=True,
     metavar="DAYS",
     help="Entries of the last so many days stay, and those of the same month.",
