@@ -136,6 +136,28 @@ def test_chat_json_object(client: openai.OpenAI) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
+def test_chat_json_object_with_a_schema(client: openai.OpenAI) -> None:
+    """As some hosts take it."""
+    form: Any = {"type": "json_object", "schema": SCHEMA}
+    messages: Any = [{"role": "user", "content": "Say it as JSON"}]
+    with_schema = client.with_options(base_url=str(client.base_url).replace("/v1", "/together/v1"))
+    answer = with_schema.chat.completions.create(
+        model=MODEL, messages=messages, response_format=form
+    )
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+def test_tools_are_called_in_json_mode(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "The forecast, as JSON"}]
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        tools=[CHAT_TOOL],
+        response_format={"type": "json_object"},
+    )
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
 def test_forced_tool_is_called(client: openai.OpenAI) -> None:
     other: Any = {"type": "function", "function": {"name": "other", "parameters": {}}}
     answer = client.chat.completions.create(

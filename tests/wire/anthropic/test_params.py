@@ -135,6 +135,7 @@ def test_extras_of_this_wire_are_sent(extras: Extras | None, end: bytes) -> None
 def test_max_tokens_may_be_zero() -> None:
     """Zero asks Anthropic to fill the cache and answer nothing."""
     assert b'"max_tokens":0,' in body_of(Params(max_tokens=0))
+    assert b'"max_tokens":0,' in body_of(Params(max_tokens=0, output="json"))
 
 
 @each_row(

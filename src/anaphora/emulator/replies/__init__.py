@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.catalog import Profile
+from anaphora.emulator.exchange import decode_value, nested
 from anaphora.errors import RequestRejected
-from anaphora.prompt import Call
+from anaphora.prompt import Call, OutputSchema
 from anaphora.tokens import bytes_in, tokens_in
 from anaphora.values import (
     Message,
@@ -153,7 +154,7 @@ def last_turn(call: Call) -> tuple[Message, ...]:
 
 def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: bytes) -> str:
     output = call.params.output
-    if output == "json":
+    if output == "json" or (output is None and _wants_json(call)):
         return msgspec.json.encode({"answer": sentences(random, 4, 10)}).decode()
     if output is not None:
         try:
@@ -162,6 +163,20 @@ def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: byte
             reason = f"no reply for the output schema can be generated: {problem}"
             raise RequestRejected(reason, status=400) from None
     return sentences(random)
+
+
+def _wants_json(call: Call) -> bool:
+    """Whether JSON is asked for with fields that have no parameter: some hosts take a schema beside
+    `json_object`."""
+    for text in (call.extras or {}).values():
+        extras = decode_value(text.encode(), "the body")
+        if (
+            nested(extras, "response_format", "type") == "json_object"
+            or nested(extras, "text", "format", "type") == "json_object"
+            or nested(extras, "generationConfig", "responseMimeType") == "application/json"
+        ):
+            return True
+    return False
 
 
 def _tool_calls(
@@ -182,7 +197,8 @@ def _tool_calls(
         turn = last_turn(call)
         results = any(isinstance(part, ToolResult) for message in turn for part in message.parts)
         empty = not call.ir.body_runs()
-        if mode == "auto" and (results or empty or call.params.output is not None):
+        formed = isinstance(call.params.output, OutputSchema)
+        if mode == "auto" and (results or empty or formed):
             return []
         text = "\n".join(message.text for message in turn if message.role != "system")
         end = text[-_SEARCHED:]

@@ -182,7 +182,7 @@ def _check(call: Call, profile: Profile) -> None:
         for wanted, field in (
             (params.stream, "stream"),
             (mode == "enabled", "reasoning.mode"),
-            (params.output is not None, "output"),
+            (isinstance(params.output, OutputSchema), "output"),
             (forced, "tool_choice"),
         ):
             if wanted:
