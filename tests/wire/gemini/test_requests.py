@@ -420,7 +420,8 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
     assert rendered.notices == ()
 
 
-def test_calls_of_other_models_are_sent_without_a_signature() -> None:
+@pytest.mark.parametrize("model", ["gemini-3-flash-preview", "gemini-pro-latest"])
+def test_calls_of_other_models_are_sent_without_a_signature(model: str) -> None:
     """Gemini 3 refuses a call without one, unless a documented value skips the check."""
     calls = ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")
     messages = [
@@ -431,7 +432,7 @@ def test_calls_of_other_models_are_sent_without_a_signature() -> None:
         Message.assistant(ToolCall("c", "look", "{}", SIGNED)),
         Message.tool("c", "x"),
     ]
-    body = body_of(chat(*messages, model="gemini-3-flash-preview"))
+    body = body_of(chat(*messages, model=model))
     parts = [part for content in body["contents"] for part in content["parts"]]
     signatures = [part.get("thoughtSignature") for part in parts if "functionCall" in part]
     assert signatures == ["skip_thought_signature_validator", None, "c2ln"]
