@@ -232,6 +232,10 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
             "Message.role: must be one of 'system', 'user',",
         ),
         (
+            lambda: new(Params, output="JSON"),
+            "Params.output: must be an OutputSchema or 'json', not 'JSON'",
+        ),
+        (
             lambda: new(Message, role="user", parts=["a"]),
             "Message.parts[0]: must be a Text, an Image,",
         ),

@@ -244,7 +244,7 @@ def _scalar(kind: type, convert: Callable[[Any], Any]) -> FieldType:
 
 
 def _literal(values: tuple[str, ...]) -> FieldType:
-    wanted = f"one of {', '.join(map(repr, values))}"
+    wanted = f"one of {', '.join(map(repr, values))}" if len(values) > 1 else repr(values[0])
     known = frozenset(values)
 
     def accepts(value: object) -> bool:
