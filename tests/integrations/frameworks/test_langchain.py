@@ -162,6 +162,15 @@ def test_structured_output(emu: Emulator, wire: str, method: Any) -> None:
     assert answer["parsing_error"] is None
 
 
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "gemini"])
+def test_json_mode_needs_no_schema(emu: Emulator, wire: str) -> None:
+    model = model_on(emu, wire)
+    answer = model.with_structured_output(method="json_mode").invoke("What do you see? As JSON.")
+    assert isinstance(answer, dict)
+    with pytest.raises(InvalidRequest, match="schema: is needed"):
+        model.with_structured_output()
+
+
 @pytest.mark.parametrize("wire", ["anthropic", "openai_responses", "gemini"])
 @pytest.mark.parametrize("how", ["batch", "abatch", "chain.batch"])
 def test_twenty_calls_of_a_batch_write_the_prefix_at_most_twice(

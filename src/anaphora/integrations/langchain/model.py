@@ -225,7 +225,7 @@ class ChatAnaphora(BaseChatModel):
 
     def with_structured_output(
         self,
-        schema: dict[str, Any] | type,
+        schema: dict[str, Any] | type | None = None,
         *,
         include_raw: bool = False,
         method: Literal["json_schema", "function_calling", "json_mode"] = "json_schema",
@@ -233,8 +233,10 @@ class ChatAnaphora(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
         """Replies of a schema. `json_schema` is the provider's own structured output,
-        `function_calling` a tool that must be called, `json_mode` JSON that the prompt describes;
-        Anthropic has no such mode, and gets the prompt as it is."""
+        `function_calling` a tool that must be called, `json_mode` JSON that the prompt describes,
+        for which no schema is needed; Anthropic has no such mode, and gets the prompt as it is."""
+        if schema is None and method != "json_mode":
+            raise InvalidRequest("is needed but for method='json_mode'", path="schema")
         if method == "function_calling":
             given: Any = schema
             return cast(
@@ -248,7 +250,7 @@ class ChatAnaphora(BaseChatModel):
         if method == "json_mode":
             llm = self.bind(output_schema="json", ls_structured_output_format=traced)
         elif method == "json_schema":
-            json_schema = convert_to_json_schema(schema)
+            json_schema = convert_to_json_schema(cast(Any, schema))
             form = output_of(json_schema, json_schema.get("title"), strict=strict)
             llm = self.bind(output_schema=form.output, ls_structured_output_format=traced)
         else:
