@@ -417,6 +417,7 @@ def test_counting_tokens_needs_no_limit() -> None:
 # ── OpenAI ───────────────────────────────────────────────────────────────────────────────────────
 
 HI = {"role": "user", "content": "Hello"}
+JSON_MODE = {"type": "json_object"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CHAT_CALL = {
     "role": "assistant",
@@ -476,6 +477,7 @@ CHAT: list[Any] = [
         "missing_required_parameter",
         "response_format.json_schema",
     ),
+    ("JSON that the prompt does not name", chat(response_format=JSON_MODE), None, "messages"),
     (
         "max_tokens where it reasons",
         chat(model="gpt-5-mini", max_tokens=9),
@@ -535,6 +537,12 @@ RESPONSES: list[Any] = [
         "max_output_tokens",
     ),
     ("a field of Chat", responses(response_format={}), "unsupported_parameter", "response_format"),
+    (
+        "JSON that only the instructions name",
+        responses(instructions="Answer in JSON.", text={"format": JSON_MODE}),
+        None,
+        "input",
+    ),
     (
         "an unknown field of an item",
         responses({**HI, "name": "me"}),
@@ -620,7 +628,13 @@ def test_openai_rejects(name: str, body: Any, code: str | None, param: str | Non
         ("openai_chat", chat(max_tokens=9, temperature=0.2, n=128, stop=["x"])),
         ("openai_chat", chat(model="gpt-5-mini", temperature=1, max_completion_tokens=9)),
         ("openai_chat", chat(stream=True, stream_options={"include_usage": True})),
+        (
+            "openai_chat",
+            chat({"role": "system", "content": "Json!"}, HI, response_format=JSON_MODE),
+        ),
         ("openai_responses", responses()),
+        ("openai_responses", {"model": "gpt-4o", "input": "JSON!", "text": {"format": JSON_MODE}}),
+        ("openai_responses", responses(previous_response_id="r", text={"format": JSON_MODE})),
         ("openai_responses", {"model": "gpt-4o", "input": "Hello"}),
         ("openai_responses", responses(tools=[], tool_choice="auto")),
         ("openai_responses", responses(HI, THOUGHT, CALL_ITEM, OUTPUT_ITEM)),

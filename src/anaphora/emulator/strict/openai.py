@@ -37,6 +37,8 @@ _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+#: The fields that name what OpenAI keeps.
+_STORED = ("previous_response_id", "conversation", "prompt")
 
 
 # ── Both wires ───────────────────────────────────────────────────────────────────────────────────
@@ -211,9 +213,23 @@ def _replies(request: CheckedRequest) -> None:
     raise rejected(message, param="n", code=f"integer_{code}_value")
 
 
+def _names_json(request: CheckedRequest, *more: Any) -> bool:
+    texts = list(more)
+    for _, message in request.messages:
+        texts += [message.get("content"), message.get("output")]
+        texts += [part.get("text") for _, part in objects(message.get("content"))]
+    return any(isinstance(each, str) and "json" in each.lower() for each in texts)
+
+
 def _response_format(request: CheckedRequest) -> None:
-    """openai/openai-python#1632; databricks/databricks-ai-bridge#211."""
+    """openai/openai-python#1632; databricks/databricks-ai-bridge#211; mem0ai/mem0#3559."""
     output = request.body.get("response_format")
+    if nested(output, "type") == "json_object" and not _names_json(request):
+        raise rejected(
+            "'messages' must contain the word 'json' in some form, to use 'response_format' of"
+            " type 'json_object'.",
+            param="messages",
+        )
     if nested(output, "type") == "json_schema":
         if nested(output, "json_schema") is None:
             raise _missing("response_format.json_schema")
@@ -350,7 +366,16 @@ def _continuation(request: CheckedRequest) -> None:
 
 
 def _text_format(request: CheckedRequest) -> None:
-    """openai/openai-node#1404."""
+    """openai/openai-node#1404. In JSON mode, the word in `instructions` is not enough: reports of
+    several apps. Stored items may have it."""
+    is_json = nested(request.body, "text", "format", "type") == "json_object"
+    stored = any(request.body.get(name) for name in _STORED)
+    if is_json and not stored and not _names_json(request, request.body.get("input")):
+        raise rejected(
+            "Response input messages must contain the word 'json' in some form to use"
+            " 'text.format' of type 'json_object'.",
+            param="input",
+        )
     if nested(request.body, "text", "format", "type") == "json_schema":
         for path in ("text.format.name", "text.format.schema"):
             if not nested(request.body, *path.split(".")):
