@@ -116,6 +116,26 @@ def test_a_store_is_moved_with_its_audit_log_and_nothing_is_lost(
     assert "move to a new database" in again.stderr
 
 
+def test_a_pruned_store_is_moved_from_its_backup(
+    run: Any, home: Path, postgres_place: PostgresPlace, tmp_path: Path
+) -> None:
+    configured = (home / "llm.yaml").read_text()
+    (home / "llm.yaml").write_text("providers: {}\n")
+    pruned = run("store", "prune", "--keep-days", "90", "--home", str(home))
+    assert "40 entries before" in pruned.stdout, pruned.stderr
+    backup = tmp_path / "pruned.sqlite"
+    assert run("store", "backup", str(backup), "--home", str(home)).returncode == 0
+    (home / "llm.yaml").write_text(configured)
+    moved = run("store", "move", "--from", str(backup), "--home", str(home))
+    assert moved.returncode == 0, moved.stderr
+    checked = run("store", "check", "--home", str(home))
+    assert (checked.returncode, "were pruned" in checked.stdout) == (0, True), checked.stdout
+    assert problems_of(postgres_place) == ()
+    # With the open hold, at its bound.
+    assert rows(postgres_place, "SELECT count(*), sum(billed) FROM entries") == [(1, NANO // 2)]
+    assert rows(postgres_place, "SELECT sum(billed) FROM sums") == [(80 * NANO + NANO // 2,)]
+
+
 def test_a_backup_is_a_file_that_can_be_checked_and_restored(
     run: Any, home: Path, postgres_place: PostgresPlace, postgres_server: PostgresServer,
     tmp_path: Path,
