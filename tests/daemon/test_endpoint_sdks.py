@@ -119,6 +119,7 @@ def test_json_without_a_schema(tmp_path: Path) -> None:
         emulator.running(EmulatorOptions(latency=Latency(first=0.0))) as emu,
         running_daemon(tmp_path, emu, extensions={"demo": GRANT}) as daemon,
         openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token()) as client,
+        daemon.client() as http,
     ):
         for wire, (provider, model) in TARGETS.items():
             answer = client.chat.completions.with_raw_response.create(
@@ -131,6 +132,12 @@ def test_json_without_a_schema(tmp_path: Path) -> None:
             notices = answer.headers.get("anaphora-notices", "")
             assert text.startswith("{") == (wire != "anthropic"), wire
             assert ("no JSON mode" in notices) == (wire == "anthropic"), wire
+            params = {"provider": provider, "messages": ask, "output_schema": "json"}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "llm.complete", "params": params}
+            result = http.post("/rpc", json=call).json()["result"]
+            assert result["text"].startswith("{") == (wire != "anthropic"), wire
+            left_out = [notice["path"] for notice in result["notices"]]
+            assert ("params.output" in left_out) == (wire == "anthropic"), wire
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -80,8 +80,8 @@ class PromptParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     seed: int | None = None
     reasoning: str | _Object | None = None
     """An effort (`low`, `medium`, `high`, …), or an object with its details."""
-    output_schema: _Object | None = None
-    """A JSON Schema that the reply must have."""
+    output_schema: _Object | Literal["json"] | None = None
+    """A JSON Schema that the reply must have; `json`: any JSON object, which the prompt names."""
     timeout_ms: _Count | None = None
     """For everything, waits and retries included."""
 
@@ -157,8 +157,8 @@ def call_of(params: PromptParams) -> Call:
     tools = tools_of(params.tools).source.current
     given = {name: getattr(params, name) for name in _PARAMS}
     options = params_of({n: v for n, v in given.items() if v not in (None, ())}, tools=tools)
-    if params.output_schema is not None:
-        options["output"] = output_of(params.output_schema).output
+    if (schema := params.output_schema) is not None:
+        options["output"] = schema if schema == "json" else output_of(schema).output
     return Call(
         ir=_prompt(blocks, messages),
         model=params.model or "",
