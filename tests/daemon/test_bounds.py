@@ -288,7 +288,10 @@ def test_stored_history_counts_by_its_last_bill() -> None:
     body = body_of("openai_responses", previous_response_id="resp_1")
     unknown = bound_of("openai_responses", body)
     assert unknown.nano_usd is None
-    assert unknown.reason == "the size of the stored response in previous_response_id is unknown"
+    assert unknown.reason == (
+        "the size of the stored response in previous_response_id is unknown until it is fetched,"
+        " complete"
+    )
     known = bound_of("openai_responses", body, stored_tokens=5000)
     assert known.nano_usd is not None
     assert known.input_tokens > 5000

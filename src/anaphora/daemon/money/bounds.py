@@ -140,7 +140,10 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
         return stored_tokens
     for param, kind, _ in facts.handles:
         if kind in HISTORY_KINDS:
-            raise _NoBound(f"the size of the stored {kind.replace('_', ' ')} in {param} is unknown")
+            reason = f"the size of the stored {kind.replace('_', ' ')} in {param} is unknown"
+            if kind == "response":
+                reason += " until it is fetched, complete"
+            raise _NoBound(reason)
     return 0
 
 
