@@ -194,6 +194,41 @@ def test_background_responses_can_be_continued_once_they_are_fetched(
         assert http.get(f"/v1/responses/{id}").status_code == 404
 
 
+def test_background_response_whose_stream_was_left_can_be_fetched(tmp_path: Path) -> None:
+    """The provider goes on with it, so that it is charged at its bound until then."""
+    options = EmulatorOptions(background=0.0, latency=Latency(first=0.0, pace=0.05))
+    body = {"model": "gpt-5.2", "input": "Hello?", "background": True, "store": True}
+    with (
+        emulator.running(options) as emu,
+        running_daemon(tmp_path, emu, extensions={"limited": LIMITED}) as daemon,
+        daemon.client(
+            "limited", headers={"anaphora-provider": "openai", **daemon.headers("limited")}
+        ) as http,
+    ):
+        with http.stream("POST", "/v1/responses", json={**body, "stream": True}) as response:
+            lines = response.iter_lines()
+            begun = next(line for line in lines if line.startswith("data:"))
+            id = json.loads(begun.removeprefix("data:"))["response"]["id"]
+            assert any("output_text.delta" in line for line in lines)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            found = http.get(f"/v1/responses/{id}")
+            if found.json().get("status") == "completed":
+                break
+            time.sleep(0.05)
+        assert found.json()["status"] == "completed", found.text
+        (call,) = (each for each in emu.requests() if each.get("cost_usd"))
+        billed = int(Decimal(call["cost_usd"]) * 10**9)
+        command = ["spend", "--home", str(daemon.home), "--json"]
+        while time.monotonic() < until:
+            result = CliRunner().invoke(anaphora, command, catch_exceptions=False)
+            total = json.loads(result.output)["total"]
+            if total["billed_nano_usd"] == billed:
+                break
+            time.sleep(0.05)
+        assert (total["billed_nano_usd"], total["estimated_nano_usd"]) == (billed, 0)
+
+
 def test_responses_of_a_route_are_the_apps_own(tmp_path: Path, emu: Emulator) -> None:
     """An app may have a route and not its providers."""
     llm = llm_yaml(emu.url)

@@ -114,7 +114,10 @@ def test_tool_results_for_models_that_sign_their_calls(wire: str, sdks: dict[str
 
 def test_json_without_a_schema(tmp_path: Path) -> None:
     """All wires but Anthropic's can ask for it."""
-    ask: Any = [{"role": "user", "content": "Two cities, as JSON."}]
+    ask: Any = [
+        {"role": "system", "content": "Answer in JSON."},
+        {"role": "user", "content": "Two cities."},
+    ]
     with (
         emulator.running(EmulatorOptions(latency=Latency(first=0.0))) as emu,
         running_daemon(tmp_path, emu, extensions={"demo": GRANT}) as daemon,

@@ -126,6 +126,8 @@ class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     passes_bytes: bool
     """Whether pieces hold the provider's bytes for the app."""
+    reply_id: str = ""
+    """As the provider names it; empty where it is not known yet."""
     headers: tuple[tuple[str, str], ...] = ()
     verdict: Verdict | None = None
     """Against the call before, without a bill."""

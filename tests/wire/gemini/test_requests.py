@@ -439,6 +439,10 @@ def test_calls_of_other_models_are_sent_without_a_signature(model: str) -> None:
     older = body_of(parse(body))
     assert older == body_of(chat(*messages))
     assert "skip_thought" not in json.dumps(older)
+    # A model that is not known gets what came.
+    path = "/v1beta/models/gemini-99-unheard:generateContent"
+    assert body_of(parse(body, path)) == body
+    assert body_of(parse(older, path)) == older
 
 
 def test_results_without_ids_are_paired_by_function_and_order() -> None:

@@ -45,7 +45,7 @@ from anaphora.daemon.money.stored_history import GrowingConversation, StoredHist
 from anaphora.daemon.money.surcharges import billed_rates
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
-from anaphora.errors import Denied
+from anaphora.errors import Denied, Upstream
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 
@@ -384,18 +384,31 @@ class DelegatedCall(Caller):
         )
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
-        facts, builder = self._builder.facts, self._builder
-        if cost.kind == "bound" and facts is not None and facts.background:
-            expected = None
-            if builder.masked and builder.remembered is not None:
-                expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
-            bill = LateBill.of(hold, facts, flight, masked=builder.masked, expected=expected)
-            self._tools.late_bills.add(self._call.app.id, bill)
+        if cost.kind == "bound":
+            self._bill_later(hold, flight, flight.reply)
+
+    def _bill_later(self, hold: OpenHold, flight: InFlight, reply: Reply | None) -> bool:
+        """Whether the bill comes when the app fetches the response: the provider makes it in the
+        background."""
+        builder = self._builder
+        facts = builder.facts
+        if facts is None or not facts.background or reply is None or not reply.id:
+            return False
+        expected = None
+        if builder.masked and builder.remembered is not None:
+            expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
+        bill = LateBill.of(reply.id, hold, facts, flight, masked=builder.masked, expected=expected)
+        self._tools.late_bills.add(self._call.app.id, bill)
+        return True
 
     def _settle_failure(
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
     ) -> None:
         prepared, target = flight.prepared[flight.index], flight.target
+        if not isinstance(error, Upstream) and self._bill_later(hold, flight, partial):
+            self._unbilled += hold.hold.bound
+            hold.settle_at_bound()
+            return
         price, surcharge = billed_rates(self._builder.facts, flight, partial)
         partial, hidden = self._own_part(flight, partial)
         unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
@@ -493,6 +506,7 @@ class DelegatedCall(Caller):
             wire=target.endpoint.base_wire,
             model=(start.model if start is not None else "") or target.model,
             passes_bytes=passes,
+            reply_id="" if start is None else start.id,
             headers=_passed(flight),
             verdict=self._early,
             notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),

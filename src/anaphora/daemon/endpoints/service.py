@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,10 +16,11 @@ from anaphora.daemon.values import (
     AppCall,
     AppReply,
     Delegation,
+    StreamHead,
     WireRequest,
     kind_of,
 )
-from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected
+from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected, StoreUnavailable
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -217,6 +219,8 @@ class Endpoints:
             asks = _asks_usage(body.value)
             out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
             headers = stream_headers(route.wire, head, notices, as_list=as_list)
+            if body.value.get("background") is True and head.wire == route.wire:
+                await self._keep_begun(call, head)
             await exchange.start(200, headers)
             try:
                 async for piece in stream:
@@ -254,6 +258,21 @@ class Endpoints:
             text = "the stored response could not be recorded: its id cannot be used later"
             return (Notice("handle_not_stored", text),)
         return ()
+
+    async def _keep_begun(self, call: AppCall, head: StreamHead) -> None:
+        """A response in the background can be fetched when its stream has broken off."""
+        if not head.reply_id:
+            return
+        with contextlib.suppress(StoreUnavailable):  # a notice at the end of the stream says so
+            await self._store.add_handle(
+                HandleRow(
+                    kind="response",
+                    id=head.reply_id,
+                    app=call.app.id,
+                    provider=head.provider,
+                    created=self._clock(),
+                )
+            )
 
     async def _respond(
         self,

@@ -47,6 +47,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(
         cls,
+        response_id: str,
         hold: OpenHold,
         facts: RequestFacts,
         flight: InFlight,
@@ -55,9 +56,9 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         expected: Prediction | None,
     ) -> LateBill:
         """Of a call that was answered without a bill."""
-        reply, prepared = flight.reply, flight.prepared[flight.index]
+        prepared = flight.prepared[flight.index]
         return cls(
-            response_id="" if reply is None else reply.id,
+            response_id=response_id,
             hold=hold,
             facts=facts,
             target=flight.target,

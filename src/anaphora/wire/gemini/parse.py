@@ -82,7 +82,6 @@ from .types import (
     MADE_ID,
     MEMO,
     NULL,
-    UNSIGNED,
     WIRE,
     camel,
     raw_elements,
@@ -208,8 +207,6 @@ class PartReader:
             if response is not None:
                 return _read_other(self._raw(place, index))
             name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
-            if extras is not None and extras.get(WIRE) == UNSIGNED:
-                extras = None
             if not call_id:
                 call_id = f"call_{index}" if place is None else f"call_{place}_{index}"
                 self._waiting[name].append(call_id)

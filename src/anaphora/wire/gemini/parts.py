@@ -157,13 +157,18 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     return b'{"functionCall":{' + call + b"}" + outer + b"}"
 
 
-def sign_first_call(parts: Sequence[Part], written: list[tuple[Kind, bytes]]) -> None:
-    """Adds `UNSIGNED` to the first call of a message, where it has no signature."""
-    call = next((part for part in parts if isinstance(part, ToolCall)), None)
-    if call is None or '"thoughtSignature"' in (call.extras or {}).get(WIRE, ""):
-        return
-    at = next(at for at, (kind, _) in enumerate(written) if kind is Kind.TOOL_CALL)
-    written[at] = Kind.TOOL_CALL, written[at][1][:-1] + b"," + UNSIGNED[1:].encode()
+def sign_calls(written: list[tuple[Kind, bytes]], signs: bool) -> None:
+    """Adds `UNSIGNED` to the first call of a message, where it has no signature and the model
+    refuses that; takes it from all calls for a model that does not."""
+    end = b"," + UNSIGNED[1:].encode()
+    calls = [at for at, (kind, _) in enumerate(written) if kind is Kind.TOOL_CALL]
+    for at in calls[:1] if signs else calls:
+        data = written[at][1]
+        if not signs:
+            data = data.removesuffix(end) + b"}" if data.endswith(end) else data
+        elif "thoughtSignature" not in decode_members(data):
+            data = data[:-1] + end
+        written[at] = Kind.TOOL_CALL, data
 
 
 def _refusal(part: Refusal, notices: Notices) -> bytes:

@@ -60,7 +60,7 @@ from .parts import (
     Notices,
     content_fields,
     open_content,
-    sign_first_call,
+    sign_calls,
     write_parts,
     write_text,
 )
@@ -100,7 +100,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     messages, notices = message_runs(
         call.ir.body_runs(),
         previous,
-        partial(_adder, signs_calls=profile.refuses("unsigned_calls")),
+        partial(_adder, signs=_signs_calls(profile)),
         opening=CONTENTS,
         glue=lambda _: GLUE,
         close=lambda _: CLOSE,
@@ -221,7 +221,12 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 # ── Contents ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _adder(segment: Segment, *, signs_calls: bool) -> AddMessages:
+def _signs_calls(profile: Profile) -> bool | None:
+    """Whether a call of the model has a signature; None where nothing is known of it."""
+    return profile.refuses("unsigned_calls") or (None if profile.capabilities is None else False)
+
+
+def _adder(segment: Segment, *, signs: bool | None) -> AddMessages:
     def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
         """The chunks of these messages, which end the segment. `last_role` is the role that the log
         ends with; None when it is empty, and its first chunk needs no glue."""
@@ -233,8 +238,8 @@ def _adder(segment: Segment, *, signs_calls: bool) -> AddMessages:
             try:
                 opening = open_content(message)
                 parts = write_parts(message.parts, notices, calls.before(index))
-                if signs_calls and role == "assistant":
-                    sign_first_call(message.parts, parts)
+                if signs is not None and role == "assistant":
+                    sign_calls(parts, signs)
             except InvalidRequest as problem:
                 raise problem.within(place) from None
             if role == "system":

@@ -108,7 +108,9 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     blocks = call.ir.system_field_blocks()
     place = place_of(blocks)
-    traits = traits_of(profile, place.slot)
+    # JSON mode must be asked for in a message.
+    in_message = "message" if call.params.output == "json" else None
+    traits = traits_of(profile, place.slot or in_message)
     previous = usable_previous(previous, WIRE, call.model)
     if previous is not None and previous.envelope.source[0] != traits:
         previous = None
