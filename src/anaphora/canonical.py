@@ -27,6 +27,9 @@ def _plain_value(value: object) -> object:
 
 _encode = msgspec.json.Encoder(enc_hook=_plain_value).encode
 
+encode_text = msgspec.json.Encoder().encode
+"""`string` for texts that are known to be such; a lone surrogate is a `UnicodeEncodeError`."""
+
 
 def string(text: str) -> bytes:
     """A JSON string. The hot path of every wire."""

@@ -10,15 +10,19 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
-from typing import Any
+from typing import Any, TypeAlias
 
 from blake3 import blake3
 
 from anaphora.values import CachePolicy, Notice, Ttl
 from anaphora.values.stability import Kind
 from anaphora.wording import counted
+
+NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
+"""A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
+from the end: -1 is inside the closing brace, 0 after it, None where no marker is allowed."""
 
 
 class LogAppend:
@@ -28,10 +32,7 @@ class LogAppend:
         """`first_chunk` and `first_message` are its position in the log."""
         self.first_chunk = first_chunk
         self.first_message = first_message
-        self.pieces: list[bytes] = []
-        self.splices: list[int | None] = []
-        """Counted back from the end of each piece."""
-        self.kinds: list[Kind] = []
+        self.chunks: list[NewChunk] = []
         self.message_ends: list[int] = []
         self.ids: list[str] = []
         self.opens: list[int] = []
@@ -45,38 +46,48 @@ class LogAppend:
         return self.first_message + len(self.ids)
 
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
-        """One chunk with its glue. `splice` counts back from its end: -1 is inside the closing
-        brace, 0 after it, None where no marker is allowed. `opens` is the role of a message on the
-        wire that begins with it."""
+        """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.opens.append(self.first_chunk + len(self.pieces))
+            self.opens.append(self.first_chunk + len(self.chunks))
             self.roles.append(opens)
-        self.pieces.append(data)
-        self.splices.append(splice)
-        self.kinds.append(kind)
+        self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""
-        self.opens.append(self.first_chunk + len(self.pieces))
+        self.opens.append(self.first_chunk + len(self.chunks))
         self.roles.append(role)
 
     def end_message(self, message_id: str) -> None:
         """All chunks of a source message were added."""
         self.ids.append(message_id)
-        self.message_ends.append(self.first_chunk + len(self.pieces))
+        self.message_ends.append(self.first_chunk + len(self.chunks))
+
+    def add_message(self, message_id: str, chunks: list[NewChunk], opens: str | None) -> None:
+        """All chunks of a source message. `opens` is the role of a message on the wire that begins
+        with the first."""
+        if opens is not None:
+            self.opens.append(self.first_chunk + len(self.chunks))
+            self.roles.append(opens)
+        self.chunks += chunks
+        self.ids.append(message_id)
+        self.message_ends.append(self.first_chunk + len(self.chunks))
 
     def notice(self, notice: Notice) -> None:
         """A notice on the source message that is being added."""
         self.notices.append((self.message, notice))
 
-    def places(self, start: int) -> tuple[list[int], list[int]]:
-        """The end and the marker offset of each chunk, if the first begins at `start`."""
-        ends = list(accumulate(map(len, self.pieces), initial=start))[1:]
-        splices = [
+    def columns(self, start: int) -> tuple[Sequence[bytes], list[Kind], list[int], list[int]]:
+        """The data and kind of each chunk, and if the first begins at `start`, where each ends and
+        where its marker goes."""
+        if not self.chunks:
+            return [], [], [], []
+        kinds, splices, pieces = zip(*self.chunks, strict=True)
+        ends = list(accumulate(map(len, pieces), initial=start))[1:]
+        places = [
             -1 if splice is None else end + splice
-            for end, splice in zip(ends, self.splices, strict=True)
+            for end, splice in zip(ends, splices, strict=True)
         ]
-        return ends, splices
+        return pieces, list(kinds), ends, places
 
 
 class ChunkLog:
@@ -85,13 +96,12 @@ class ChunkLog:
     def __init__(self, first: LogAppend | None = None) -> None:
         """A log that begins with an addition, whose lists it takes over."""
         first = first or LogAppend()
-        ends, splices = first.places(0)
-        self.buffer = bytearray().join(first.pieces)  # a long prompt is copied once, not twice
+        pieces, self.kinds, ends, splices = first.columns(0)
+        self.buffer = bytearray().join(pieces)  # a long prompt is copied once, not twice
         self.ends = array("Q", ends)
         """Byte offset at which each chunk ends."""
         self.splices = array("q", splices)
         """Byte offset of each chunk's marker; -1 where none is allowed."""
-        self.kinds = first.kinds
         self.keys: tuple[bytes, list[bytes]] | None = None
         """Keys of the simulators: the prefix before the log, and a key for the prefix up to each
         block, as far as they were computed."""
@@ -195,8 +205,8 @@ class ChunkLog:
             state.update(view[self.start(first) : self.start(last)])
 
     def _extend(self, addition: LogAppend) -> None:
-        data = b"".join(addition.pieces)
-        ends, splices = addition.places(len(self.buffer))
+        pieces, kinds, ends, splices = addition.columns(len(self.buffer))
+        data = b"".join(pieces)
         try:
             self.buffer += data
         except BufferError:
@@ -204,7 +214,7 @@ class ChunkLog:
             self.buffer = self.buffer + data
         self.ends.fromlist(ends)
         self.splices.fromlist(splices)
-        self.kinds += addition.kinds
+        self.kinds += kinds
         self.ids += addition.ids
         self.message_ends.fromlist(addition.message_ends)
         self.opens.fromlist(addition.opens)

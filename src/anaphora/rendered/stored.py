@@ -262,11 +262,10 @@ def _unpack(ref: PieceRef, pieces: Mapping[bytes, bytes]) -> LogPiece:
 def _addition(log: ChunkLog, piece: LogPiece) -> LogAppend:
     addition = LogAppend(len(log), len(log.message_ends))
     begin = 0
-    for size in piece.sizes:
-        addition.pieces.append(piece.data[begin : begin + size])
+    for kind, splice, size in zip(piece.kinds, piece.splices, piece.sizes, strict=True):
+        data = piece.data[begin : begin + size]
+        addition.chunk(kind, data, None if splice > 0 else splice)
         begin += size
-    addition.splices = [None if splice > 0 else splice for splice in piece.splices]
-    addition.kinds = piece.kinds
     first = addition.first_chunk
     addition.message_ends = [first + end for end in piece.message_ends]
     addition.ids = piece.ids

@@ -86,8 +86,8 @@ def check_object(text: str, *, path: str = "$") -> str:
 def is_object(text: str) -> bool:
     """Whether the text is a JSON object that can be sent unchanged."""
     try:
-        check_object(text)
-    except InvalidJson:
+        _check_object(text if type(text) is str else _exact(text))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, InvalidJson):
         return False
     return True
 

@@ -197,12 +197,12 @@ class Conversation(Sequence[Message]):
         items, numbers = self._items, self._numbers
         free, seen = numbers
         for position, message in enumerate(messages, len(items)):
-            if not isinstance(message, Message):
+            if type(message) is not Message:
                 message = reader(message, f"messages[{position}]")
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
-                free = max(free, position)
+                free = position if free < position else free
                 message = message.__copy__()  # type: ignore[attr-defined]
                 force_setattr(message, "id", f"m{free}")
                 free += 1

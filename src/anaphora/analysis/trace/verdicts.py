@@ -154,7 +154,7 @@ def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
                 kind = Kind.TOOL_CALL
             addition.chunk(kind, lead + dumps(block), -1)
         addition.end_message(f"m{index}")
-        ends.append(len(addition.pieces))
+        ends.append(len(addition.chunks))
     return ChunkLog().append(addition), ends
 
 

@@ -195,17 +195,14 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
     content = part.content
-    if not isinstance(content, str):
-        blocks = b",".join(_result_blocks(content, notices))
-    elif content and not content.isspace():
-        blocks = TEXT + string(content) + b"}"
-    else:
-        blocks = b""
-        if content:
-            notices.append(_BLANK)
     end = b'],"is_error":true' if part.error else b"]"
     end += closing(part.extras, WIRE)
-    return _result_opening(part) + blocks + end
+    if isinstance(content, str) and content and not content.isspace():
+        return b"".join((_result_opening(part), TEXT, string(content), b"}", end))
+    if content and isinstance(content, str):
+        notices.append(_BLANK)
+    blocks = [] if isinstance(content, str) else _result_blocks(content, notices)
+    return _result_opening(part) + b",".join(blocks) + end
 
 
 def _result_opening(part: ToolResult) -> bytes:

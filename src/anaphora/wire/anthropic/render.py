@@ -10,12 +10,22 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from anaphora.canonical import string
+from anaphora.canonical import encode_text
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
+from anaphora.values import (
+    AnyTool,
+    Message,
+    Notice,
+    Part,
+    SegmentRole,
+    Text,
+    ToolCall,
+    ToolResult,
+    Ttl,
+)
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -142,7 +152,7 @@ def _automatic(
 
 def opening(role: str) -> bytes:
     """A message up to its first block."""
-    if isinstance(role, RoleWithFields):
+    if type(role) is RoleWithFields:
         return b'{"role":"%b",%b,"content":[' % (role.encode(), role.fields)
     return _OPEN[role]
 
@@ -150,6 +160,15 @@ def opening(role: str) -> bytes:
 def joins(role: str, last: str | None) -> bool:
     """Whether a message is merged into the one before it."""
     return role == last and type(role) is str and type(last) is str
+
+
+def _glue(role: str, last: str | None) -> bytes:
+    """What stands before the first block of a message of that role."""
+    if last is None:
+        return b""
+    if role == last and joins(role, last):
+        return b","
+    return b"]}," + opening(role)
 
 
 # ── Message runs ──────────────────────────────────────────────────────────────────────────────────
@@ -210,22 +229,22 @@ def _segment_log(
     def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         encoder: MessageEncoder | None = None
         for index, message in enumerate(new):
-            blocks = _plain_blocks(message)
-            if blocks is not None:
-                role = ROLES[message.role]
-            else:
+            role = ROLES.get(message.role)
+            blocks = role and _plain_blocks(message.parts, _glue(role, last_role))
+            if not role or not blocks:
                 if encoder is None:
                     name = segment.role.value
                     encoder = MessageEncoder(append, new, name, before, after, profile)
-                role, blocks = encoder.encode(index, last_role)
-            lead, opens = b",", None
-            if blocks and not joins(role, last_role):
-                lead = b"" if last_role is None else b"]}," + opening(role)
+                role, encoded = encoder.encode(index, last_role)
+                first = _glue(role, last_role)
+                blocks = [
+                    (kind, splice, (b"," if position else first) + block)
+                    for position, (kind, splice, block) in enumerate(encoded)
+                ]
+            opens = None
+            if blocks and (role != last_role or not joins(role, last_role)):
                 last_role = opens = role
-            for kind, splice, block in blocks:
-                append.chunk(kind, lead + block, splice, opens)
-                lead, opens = b",", None
-            append.end_message(message.id)
+            append.add_message(message.id, blocks, opens)
 
     shared = 0
     if last is not None:
@@ -235,29 +254,29 @@ def _segment_log(
     return extend_log(messages, last, shared, add)
 
 
-def _plain_blocks(message: Message) -> list[Block] | None:
-    """The blocks of a message of texts, calls and texts of results, as nearly all are; None for any
-    other, and for one that gives notices or is rejected."""
-    if message.role not in ROLES:
-        return None
+def _plain_blocks(parts: Sequence[Part], lead: bytes) -> list[Block] | None:
+    """The blocks of a message of texts, calls and texts of results, as nearly all are, with `lead`
+    before the first; None for any other, and for one that gives notices or is rejected."""
     blocks: list[Block] = []
-    notices: list[Notice] = []
     try:
-        for part in message.parts:
+        for part in parts:
             if type(part) is Text:
                 text = part.text
                 if part.extras is not None or not text or text.isspace():
                     return None
-                blocks.append((_TEXT_KIND, BEFORE_BRACE, TEXT + string(text) + b"}"))
+                block = b"".join((lead, TEXT, encode_text(text), b"}"))
+                blocks.append((_TEXT_KIND, BEFORE_BRACE, block))
             elif type(part) is ToolCall or (type(part) is ToolResult and type(part.content) is str):
+                notices: list[Notice] = []
                 kind, splice, encode = ENCODERS[type(part)]
-                block = encode(part, notices)
-                if part.extras is not None or notices or block is None:
+                encoded = encode(part, notices)
+                if part.extras is not None or notices or encoded is None:
                     return None
-                blocks.append((kind, splice, block))
+                blocks.append((kind, splice, lead + encoded))
             else:
                 return None
-    except InvalidRequest:
+            lead = b","
+    except (InvalidRequest, UnicodeEncodeError):
         return None  # raised again, with its path
     return blocks or None
 
