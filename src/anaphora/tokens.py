@@ -21,14 +21,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
-from anaphora.rendered.media import LONG, TEXT, Odd, Size, not_text, with_definitions
+from anaphora.rendered.media import LONG, NOT_TEXT, Odd, Size, not_text, with_definitions
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
 _FRAMING = 64
@@ -276,13 +276,11 @@ def _examined(log: ChunkLog, count: int) -> Odd:
     known: Odd = log.odd or Odd()
     if known.done >= count:
         return known
-    kinds, ends = log.kinds, log.ends
+    ends, kinds = log.ends, log.kinds[known.done : count]
     found: list[int] = []
     totals: list[tuple[int, int]] = []
-    for index in range(known.done, count):
-        kind = kinds[index]
-        if kind in TEXT:
-            continue
+    for index in compress(range(known.done, count), map(NOT_TEXT.__contains__, kinds)):
+        kind = log.kinds[index]
         start, end = ends[index - 1] if index else 0, ends[index]
         if kind is Kind.TOOL_RESULT and end - start < LONG:
             continue

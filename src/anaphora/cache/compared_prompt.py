@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 
-from anaphora.rendered import Rendered
-
 from .prefix import equal_around
 from .simulator import RenderedPrompt
 
@@ -97,10 +95,6 @@ class ComparedPrompt(RenderedPrompt):
     """A prompt whose blocks are compared with those of other calls."""
 
     hashed: tuple[int, set[int]] | None = None
-
-    @property
-    def rendered(self) -> Rendered:
-        return self._rendered
 
     @property
     def messages(self) -> int:

@@ -271,11 +271,11 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def data(self, chunks: int | None = None) -> bytes:
         """The bytes of the first `chunks` chunks, or of all."""
         left = len(self) if chunks is None else chunks
-        pieces = []
+        pieces: list[bytes | memoryview] = []
         for run in self.runs:
             take = min(left, run.count)
             if take:
-                pieces += [run.lead, run.log.slice(0, run.log.start(take))]
+                pieces += run.lead, memoryview(run.log.buffer)[: run.log.start(take)]
             left -= take
         return b"".join(pieces)
 

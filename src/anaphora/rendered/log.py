@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count
+from operator import add
 from typing import Any, TypeAlias
 
 from blake3 import blake3
@@ -62,16 +63,6 @@ class LogAppend:
         self.ids.append(message_id)
         self.message_ends.append(self.first_chunk + len(self.chunks))
 
-    def add_message(self, message_id: str, chunks: list[NewChunk], opens: str | None) -> None:
-        """All chunks of a source message. `opens` is the role of a message on the wire that begins
-        with the first."""
-        if opens is not None:
-            self.opens.append(self.first_chunk + len(self.chunks))
-            self.roles.append(opens)
-        self.chunks += chunks
-        self.ids.append(message_id)
-        self.message_ends.append(self.first_chunk + len(self.chunks))
-
     def notice(self, notice: Notice) -> None:
         """A notice on the source message that is being added."""
         self.notices.append((self.message, notice))
@@ -83,11 +74,10 @@ class LogAppend:
             return [], [], [], []
         kinds, splices, pieces = zip(*self.chunks, strict=True)
         ends = list(accumulate(map(len, pieces), initial=start))[1:]
-        places = [
-            -1 if splice is None else end + splice
-            for end, splice in zip(ends, splices, strict=True)
-        ]
-        return pieces, list(kinds), ends, places
+        if None in splices:
+            both = zip(ends, splices, strict=True)
+            splices = tuple(-end - 1 if splice is None else splice for end, splice in both)
+        return pieces, list(kinds), ends, list(map(add, ends, splices))
 
 
 class ChunkLog:

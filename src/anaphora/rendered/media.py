@@ -24,8 +24,8 @@ _MEDIA = 1200
 #: Encrypted reasoning on api.openai.com: six recorded items had 5.2 to 22 characters a token.
 _ENCRYPTED = 8
 
-#: Kinds whose chunks are all text. A tuple, searched by identity.
-TEXT = (Kind.TEXT, Kind.TOOL_CALL, Kind.SYSTEM, Kind.OTHER)
+#: Kinds whose chunks are perhaps not all text.
+NOT_TEXT = frozenset(Kind) - {Kind.TEXT, Kind.TOOL_CALL, Kind.SYSTEM, Kind.OTHER}
 _SHOWN = (Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT)
 _SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
 
@@ -79,7 +79,7 @@ class Odd:
 def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
     """The bytes of a chunk that are not text, and their tokens. Chunks that can only be text are
     not examined."""
-    if kind in TEXT or (kind is Kind.TOOL_RESULT and size < LONG):
+    if kind not in NOT_TEXT or (kind is Kind.TOOL_RESULT and size < LONG):
         return 0, 0
     if kind is Kind.TOOL:
         text = data()

@@ -101,13 +101,12 @@ class Conversation(Sequence[Message]):
     still name one message.
     """
 
-    __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
+    __slots__ = ("_free", "_items", "_length", "_lock", "memo")
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         self._items: list[Message] = []
-        self._numbers = [0, 0]
-        """One more than the highest number among the ids, and how many messages were checked for
-        it; shared by all views of the list."""
+        self._free = [0]
+        """One more than the highest number among the ids; shared by all views of the list."""
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
         """Computed results about these messages; shared by all views of one list."""
@@ -194,37 +193,27 @@ class Conversation(Sequence[Message]):
             raise
 
     def _add(self, messages: Iterable[MessageLike]) -> None:
-        items, numbers = self._items, self._numbers
-        free, seen = numbers
+        items, free = self._items, self._free[0]
         for position, message in enumerate(messages, len(items)):
-            if type(message) is not Message:
+            if type(message) is not Message and not isinstance(message, Message):
                 message = reader(message, f"messages[{position}]")
-            if not message.id:
-                if seen < position:
-                    free, seen = _free_number(items, free, seen), position
+            name = message.id
+            if not name:
                 free = position if free < position else free
                 message = message.__copy__()  # type: ignore[attr-defined]
                 force_setattr(message, "id", f"m{free}")
                 free += 1
-                seen += 1
+            elif name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
+                free = max(free, int(name[1:]) + 1)
             items.append(message)
-        numbers[:] = free, seen
+        self._free[0] = free
 
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
         view._items, view._lock, view.memo = self._items, self._lock, self.memo
-        view._numbers = self._numbers
+        view._free = self._free
         view._length = length
         return view
-
-
-def _free_number(items: list[Message], free: int, seen: int) -> int:
-    """One more than the highest number among the ids, where the first `seen` are known."""
-    for index in range(seen, len(items)):
-        name = items[index].id
-        if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
-            free = max(free, int(name[1:]) + 1)
-    return free
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:

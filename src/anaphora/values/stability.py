@@ -27,6 +27,9 @@ Section = Literal["tools", "system", "messages"]
 class Kind(enum.Enum):
     """The kinds of chunks that cache rules distinguish."""
 
+    # That of an enum is written in Python, and every chunk's kind is looked up.
+    __hash__ = object.__hash__
+
     TOOL = "tool"
     SYSTEM = "system"
     TEXT = "text"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from anaphora.canonical import string
@@ -37,6 +38,7 @@ from anaphora.values import (
     SegmentRole,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Ttl,
@@ -56,6 +58,9 @@ _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
+_FUNCTIONS = frozenset({Tool})
+_extras_of = attrgetter("extras")
+
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
 
@@ -65,6 +70,8 @@ def without_foreign_tools(
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
     """The tools without those of other providers, and a notice for each of these. The same tuple
     where there are none: its log is found by identity."""
+    if _FUNCTIONS.issuperset(map(type, tools)):
+        return tools, []
     notices = [
         Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
         for index, tool in enumerate(tools)
@@ -195,10 +202,10 @@ def finish_rendering(
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
-    for item in (*call.tools, *call.ir.system_field_blocks()):
-        if getattr(item, "extras", None) is not None:
-            section_notices = foreign_sections(call, wire)
-            break
+    functions = _FUNCTIONS.issuperset(map(type, call.tools))
+    items = (*call.tools, *call.ir.system_field_blocks())
+    if not functions or any(map(_extras_of, items)):
+        section_notices = foreign_sections(call, wire)
     return Rendered(
         wire=wire,
         model=call.model,
@@ -226,7 +233,7 @@ def cacheable_count(
     history = False
     for run in runs:
         role = run.role
-        if role is _TAIL or run is until or (run.section == "messages" and not messages):
+        if role is _TAIL or run is until or (not messages and run.section == "messages"):
             break
         if history and role is _DYNAMIC:
             break  # behind the conversation it moves with every turn
@@ -248,8 +255,10 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     if plan.held is not None:
         raise InvalidRequest(f"{rendered.wire} has no cache handles", path="plan.held")
     for one, two in pairwise(plan.marks):
+        if one.chunk < two.chunk:
+            continue
         inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
-        if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):
+        if one.chunk > two.chunk or not inside:
             raise InvalidRequest("marks must be in hash order, one per block", path="plan.marks")
     envelope = rendered.envelope
     pieces: list[Piece] = [envelope.head]
@@ -278,13 +287,13 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
     """Each run cut at its marks, with the markers in between; deferred tools where they stand."""
-    first, upcoming = 0, list(reversed(marks))
+    first, upcoming = 0, iter(marks)
+    mark = next(upcoming, None)
     sliced: list[list[Piece]] = []
     for run in rendered.runs:
-        log, written = run.log, 0
+        log, end, written = run.log, first + run.count, 0
         cuts: list[tuple[int, bytes]] = []
-        while upcoming and first <= upcoming[-1].chunk < first + run.count:
-            mark = upcoming.pop()
+        while mark is not None and first <= mark.chunk < end:
             index = mark.chunk - first
             splice = log.splices[index]
             if mark.splice is not None:
@@ -292,19 +301,19 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
             cuts.append((splice, _marker(rendered.markers, mark.ttl)))
+            mark = next(upcoming, None)
         if run.deferred:
             cuts += [(log.start(tool.before), tool.data) for tool in run.deferred]
             cuts.sort(key=lambda cut: cut[0])
         pieces: list[Piece] = [run.lead]
         for offset, inserted in cuts:
-            pieces += [(log, written, offset), inserted]
+            pieces += (log, written, offset), inserted
             written = offset
-        pieces.append((log, written, log.start(run.count)))
-        pieces.append(run.close)
+        pieces += (log, written, log.start(run.count)), run.close
         sliced.append(pieces)
-        first += run.count
-    if upcoming:
-        raise InvalidRequest(f"no chunk {upcoming[-1].chunk} to mark", path="plan.marks")
+        first = end
+    if mark is not None:
+        raise InvalidRequest(f"no chunk {mark.chunk} to mark", path="plan.marks")
     return sliced
 
 

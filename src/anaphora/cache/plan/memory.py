@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,12 +43,11 @@ _APP_WEIGHT = 0.03
 class Gaps:
     """The pauses between uses of a prefix."""
 
-    __slots__ = ("_short", "count", "last", "lengths")
+    __slots__ = ("_sorted", "count", "last", "lengths")
 
-    def __init__(self) -> None:
-        self.lengths: list[float] = []  # short, and there are many of these objects
-        self._short: dict[float, int] = {}
-        """How many pauses were no longer than a duration, for each duration that was needed."""
+    def __init__(self, lengths: Iterable[float] = ()) -> None:
+        self.lengths = list(lengths)  # short, and there are many of these objects
+        self._sorted = sorted(self.lengths)
         self.last: float | None = None
         """When the last use was."""
         self.count = 0
@@ -60,13 +60,10 @@ class Gaps:
 
     def add(self, gap: float) -> None:
         """A pause, whenever it was."""
-        oldest = self.lengths.pop(0) if len(self.lengths) == MOST_GAPS else None
         self.lengths.append(gap)
-        for seconds in self._short:
-            if gap <= seconds:
-                self._short[seconds] += 1
-            if oldest is not None and oldest <= seconds:
-                self._short[seconds] -= 1
+        insort(self._sorted, gap)
+        if len(self.lengths) > MOST_GAPS:
+            self._sorted.remove(self.lengths.pop(0))
 
     def __len__(self) -> int:
         """How many pauses are remembered."""
@@ -77,9 +74,7 @@ class Gaps:
 
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""
-        short, count = self._short.get(seconds), len(self.lengths)
-        if short is None:
-            short = self._short[seconds] = sum(gap <= seconds for gap in self.lengths)
+        short, count = bisect_right(self._sorted, seconds), len(self.lengths)
         if self.last is not None:
             count += 1
             short += at - self.last <= seconds

@@ -23,6 +23,9 @@ from .advice import HandlePlanner
 from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
+# Bound once: looking up an enum member is slow, and every turn needs it.
+_STABLE_PREFIX = SegmentRole.STABLE_PREFIX
+
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 
@@ -52,7 +55,7 @@ class MarkerPlanner:
         self._memory = memory
         self._rules = memory.rules
         self._caches_unmarked = memory.costs.unmarked is not None
-        self._prompt: tuple[Rendered, RenderedPrompt] | None = None
+        self._prompt: RenderedPrompt | None = None
         self._candidates: tuple[Rendered, Candidates] | None = None
         self.handles = HandlePlanner(memory.rules, price)
         self.state = memory.start() if state is None else state
@@ -122,7 +125,7 @@ class MarkerPlanner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        beginning = self._beginning_of(rendered)
+        beginning = None if candidates.shared is None else prompt.key(candidates.shared)
         history = self._history_ttl(rendered, beginning, at)
         if history is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
@@ -256,11 +259,10 @@ class MarkerPlanner:
         return state.cache_key
 
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
-        known = self._prompt
-        if known is None or known[0] is not rendered:
-            prompt = RenderedPrompt(rendered, Plan(), None if known is None else known[1])
-            known = self._prompt = rendered, prompt
-        return known[1]
+        prompt = self._prompt
+        if prompt is None or prompt.rendered is not rendered:
+            prompt = self._prompt = RenderedPrompt(rendered, Plan(), prompt)
+        return prompt
 
     def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:
         prompt = self._prompt_of(rendered)
@@ -300,7 +302,7 @@ def find_candidates(rendered: Rendered, *, tail_found: bool = True) -> Candidate
                 first = section if first is None else first
                 if run.log.policies and not policies:
                     policies = marking.policy_runs(rendered)
-            elif run.role is SegmentRole.STABLE_PREFIX:
+            elif run.role is _STABLE_PREFIX:
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:

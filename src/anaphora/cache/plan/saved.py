@@ -117,8 +117,8 @@ def _save_gaps(gaps: Gaps) -> SavedGaps:
 
 
 def _restore_gaps(saved: SavedGaps) -> Gaps:
-    gaps = Gaps()
-    gaps.lengths, gaps.last, gaps.count = list(saved.gaps), saved.last, saved.count
+    gaps = Gaps(saved.gaps)
+    gaps.last, gaps.count = saved.last, saved.count
     return gaps
 
 

@@ -31,32 +31,33 @@ _SHA256 = sha256()
 class RenderedPrompt(RenderedBlocks):
     """A rendered call with its plan. The keys of a growing conversation are computed once."""
 
+    _lead: LeadingRuns
+
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
     ) -> None:
         """`before` is the previous turn; what has not changed is taken from it."""
-        self._rendered = rendered
+        self.rendered = rendered
         self._counts: Counts | None = None
         self._tokens: dict[int, int] = {}
-        self._runs: list[tuple[ChunkRun, int]] = []
-        first, leading, same = 0, 0, 0
-        known = before._runs if before is not None else []
-        for index, run in enumerate(rendered.runs):
-            if same == index < len(known) and known[index][0] is run:
-                same += 1  # tools and system blocks are the same objects from turn to turn
+        runs = rendered.runs
+        lead = None if before is None else before._lead
+        if lead is None or not lead.leads(runs):
+            lead = LeadingRuns(runs)
+        self._lead, self.leading = lead, lead.count - 1
+        """`leading` is the last block before the messages; -1 where there is none."""
+        self._runs, first = lead.placed.copy(), lead.count
+        for run in runs[len(lead.runs) :]:
             self._runs.append((run, first))
             first += run.count
-            if run.section != "messages":
-                leading = first
-        self._chains: list[list[bytes]] = [] if before is None else before._chains[:same]
+        self._count = first
+        self._last = self._runs[-1][1] if runs else 0
+        self._last_keys: list[bytes] = []
+        """Those of the last run, in which nearly every lookup is."""
+        self._chains: dict[int, list[bytes]] = {}
         """The keys of each run's blocks, as far as they were needed."""
-        # Nearly every lookup is in the last run.
-        self._last = self._runs[-1][1] if self._runs else 0
-        self._last_keys: list[bytes] | None = None
-        self._count, self.leading = first, leading - 1
-        """`leading` is the last block before the messages; -1 where there is none."""
         params = rendered.envelope.cache_params
-        if before is not None and before._rendered.envelope.cache_params == params:
+        if before is not None and before.rendered.envelope.cache_params == params:
             self._params: Mapping[str, bytes] = before._params
             self.cache_params = before.cache_params
         else:
@@ -81,20 +82,21 @@ class RenderedPrompt(RenderedBlocks):
 
     def key(self, position: int) -> bytes:
         if position >= self._last:
-            if self._last_keys is None:
-                self._last_keys = self._chain_of(len(self._runs) - 1)
-            return self._last_keys[position - self._last]
-        runs, chains = self._runs, self._chains
-        index = len(runs) - 2
-        while position < runs[index][1]:
+            keys = self._last_keys or self._chain_of(len(self._runs) - 1)
+            return keys[position - self._last]
+        if position <= self.leading:
+            return (self._lead.keys or self._lead.hash())[position]
+        index = len(self._runs) - 2
+        while position < self._runs[index][1]:
             index -= 1
-        keys = chains[index] if index < len(chains) else self._chain_of(index)
-        return keys[position - runs[index][1]]
+        keys = self._chains.get(index) or self._chain_of(index)
+        return keys[position - self._runs[index][1]]
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
         if tokens is None:
-            tokens = self._tokens[position] = self.counts.tokens(position + 1)
+            counts = self.counts if self._counts is None else self._counts
+            tokens = self._tokens[position] = counts.tokens(position + 1)
         return tokens
 
     def tokens_within(self, position: int, size: int) -> int:
@@ -104,7 +106,7 @@ class RenderedPrompt(RenderedBlocks):
     @property
     def counts(self) -> Counts:
         if self._counts is None:
-            self._counts = Counts(self._rendered)
+            self._counts = Counts(self.rendered)
         return self._counts
 
     def section(self, position: int) -> Section:
@@ -123,11 +125,45 @@ class RenderedPrompt(RenderedBlocks):
 
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
-        chains = self._chains
-        while len(chains) <= index:
-            last = chains[-1][self._runs[len(chains) - 1][0].count - 1] if chains else b""
-            chains.append(_chain(self._runs[len(chains)][0], last))
-        return chains[index]
+        run, first = self._runs[index]
+        keys = self._chains[index] = _chain(run, self.key(first - 1) if first else b"")
+        if index == len(self._runs) - 1:
+            self._last_keys = keys
+        return keys
+
+
+class LeadingRuns:
+    """The runs before the messages: tools and system blocks, the same objects from turn to turn."""
+
+    __slots__ = ("count", "keys", "placed", "runs")
+
+    def __init__(self, runs: tuple[ChunkRun, ...]) -> None:
+        """`runs` are all of a prompt."""
+        self.placed: list[tuple[ChunkRun, int]] = []
+        """The runs, and the first position of each."""
+        self.count = 0
+        for run in runs:
+            if run.section == "messages":
+                break
+            self.placed.append((run, self.count))
+            self.count += run.count
+        self.runs = runs[: len(self.placed)]
+        self.keys: list[bytes] = []
+        """Those of all blocks, once they were needed."""
+
+    def leads(self, runs: tuple[ChunkRun, ...]) -> bool:
+        """Whether these are the runs before the messages of this prompt."""
+        count = len(self.runs)
+        if runs[:count] != self.runs:
+            return False
+        return len(runs) == count or runs[count].section == "messages"
+
+    def hash(self) -> list[bytes]:
+        keys: list[bytes] = []
+        for run, _ in self.placed:
+            keys += _chain(run, keys[-1] if keys else b"")[: run.count]
+        self.keys = keys
+        return keys
 
 
 def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
@@ -180,8 +216,8 @@ class ScopedKeys:
         prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
 
         def key_of(position: int) -> Hashable:
-            salt = messages if position > leading else salts[prompt.section(position)]
             key = prefix_key(position)
+            salt = messages if position > leading else salts[prompt.section(position)]
             # Smaller than a tuple, and hashed faster.
             return salt + key if type(key) is bytes else (salt, key)
 

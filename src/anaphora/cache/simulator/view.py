@@ -59,7 +59,7 @@ class MadeCall(NamedTuple):
 class RenderedBlocks:
     """The blocks of a rendered call. Positions count blocks from 0."""
 
-    _rendered: Rendered
+    rendered: Rendered
     _runs: list[tuple[ChunkRun, int]]
     """The runs, and the first position of each."""
     cache_params: Mapping[str, bytes]

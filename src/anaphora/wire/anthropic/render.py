@@ -15,6 +15,7 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.rendered.log import NewChunk
 from anaphora.values import (
     AnyTool,
     Message,
@@ -39,7 +40,6 @@ from anaphora.wire.rendering import (
 
 from .messages import (
     ROLES,
-    Block,
     MessageEncoder,
     RoleWithFields,
     has_content,
@@ -57,9 +57,12 @@ _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 _TEXT_KIND = Kind.TEXT
 
+#: A message up to its first block.
 _OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
 }
+#: The same after a message of another role.
+_NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in _OPEN.items()}
 WIRE_ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
 
@@ -162,15 +165,6 @@ def joins(role: str, last: str | None) -> bool:
     return role == last and type(role) is str and type(last) is str
 
 
-def _glue(role: str, last: str | None) -> bytes:
-    """What stands before the first block of a message of that role."""
-    if last is None:
-        return b""
-    if role == last and joins(role, last):
-        return b","
-    return b"]}," + opening(role)
-
-
 # ── Message runs ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -228,23 +222,27 @@ def _segment_log(
 
     def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         encoder: MessageEncoder | None = None
+        chunks, first = append.chunks, append.first_chunk
         for index, message in enumerate(new):
-            role = ROLES.get(message.role)
-            blocks = role and _plain_blocks(message.parts, _glue(role, last_role))
-            if not role or not blocks:
+            role, count = ROLES.get(message.role), len(chunks)
+            joined = role == last_role and type(last_role) is str
+            lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
+            if role is None or not _add_plain(chunks, message.parts, lead):
                 if encoder is None:
                     name = segment.role.value
                     encoder = MessageEncoder(append, new, name, before, after, profile)
-                role, encoded = encoder.encode(index, last_role)
-                first = _glue(role, last_role)
-                blocks = [
-                    (kind, splice, (b"," if position else first) + block)
-                    for position, (kind, splice, block) in enumerate(encoded)
-                ]
-            opens = None
-            if blocks and (role != last_role or not joins(role, last_role)):
-                last_role = opens = role
-            append.add_message(message.id, blocks, opens)
+                role, blocks = encoder.encode(index, last_role)
+                joined = joins(role, last_role)
+                lead = b"" if last_role is None else b"," if joined else b"]}," + opening(role)
+                for kind, splice, block in blocks:
+                    chunks.append((kind, splice, lead + block))
+                    lead = b","
+            if not joined and count < len(chunks):
+                append.opens.append(first + count)
+                append.roles.append(role)
+                last_role = role
+            append.ids.append(message.id)
+            append.message_ends.append(first + len(chunks))
 
     shared = 0
     if last is not None:
@@ -254,31 +252,34 @@ def _segment_log(
     return extend_log(messages, last, shared, add)
 
 
-def _plain_blocks(parts: Sequence[Part], lead: bytes) -> list[Block] | None:
-    """The blocks of a message of texts, calls and texts of results, as nearly all are, with `lead`
-    before the first; None for any other, and for one that gives notices or is rejected."""
-    blocks: list[Block] = []
+def _add_plain(chunks: list[NewChunk], parts: Sequence[Part], lead: bytes) -> bool:
+    """Adds a message of texts, calls and texts of results, as nearly all are, with `lead` before
+    the first block. False for any other, and for one that gives notices or is rejected."""
+    count = len(chunks)
     try:
         for part in parts:
             if type(part) is Text:
                 text = part.text
                 if part.extras is not None or not text or text.isspace():
-                    return None
+                    break
                 block = b"".join((lead, TEXT, encode_text(text), b"}"))
-                blocks.append((_TEXT_KIND, BEFORE_BRACE, block))
+                chunks.append((_TEXT_KIND, BEFORE_BRACE, block))
             elif type(part) is ToolCall or (type(part) is ToolResult and type(part.content) is str):
                 notices: list[Notice] = []
                 kind, splice, encode = ENCODERS[type(part)]
                 encoded = encode(part, notices)
                 if part.extras is not None or notices or encoded is None:
-                    return None
-                blocks.append((kind, splice, lead + encoded))
+                    break
+                chunks.append((kind, splice, lead + encoded))
             else:
-                return None
+                break
             lead = b","
+        else:
+            return bool(parts)
     except (InvalidRequest, UnicodeEncodeError):
-        return None  # raised again, with its path
-    return blocks or None
+        pass  # raised again, with its path
+    del chunks[count:]
+    return False
 
 
 def _settled_chunks(runs: list[ChunkRun]) -> int:

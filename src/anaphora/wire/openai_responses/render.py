@@ -136,7 +136,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     # Messages sent after a stored response are part of it next turn, joined differently.
     fresh = sent[0] if sent and continues(call) else None
     body = [*before, *sent]
-    order = tuple(next(i for i, run in enumerate(runs) if run is each) for each in body)
     if traits.explicit:
         notices += policy_notices(call.tools, blocks, NEAREST)
     return finish_rendering(
@@ -150,7 +149,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         nearest=NEAREST,
         locate=lambda mark: _locate(mark, call, runs, traits, unsent),
         notices=(*foreign, *notices),
-        body_order=None if order == tuple(range(len(runs))) else order,
+        body_order=None if body == runs else tuple(map(runs.index, body)),
         request_markers=AUTOMATIC if traits.explicit else {},
         key_place=key_slot(call),
         only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
