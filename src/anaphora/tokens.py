@@ -197,13 +197,8 @@ class _Lead:
 
     def leads(self, rendered: Rendered) -> bool:
         """Whether these are the runs before the last one of this prompt."""
-        if len(self.runs) + 1 != len(rendered.runs) or self.wire != rendered.wire:
+        if self.runs != rendered.runs[:-1] or self.wire != rendered.wire:
             return False
-        for known, run in zip(self.runs, rendered.runs, strict=False):
-            if known is run:
-                continue
-            if known.log is not run.log or known.count != run.count or known.lead != run.lead:
-                return False
         return self.cache_params == rendered.envelope.cache_params
 
 

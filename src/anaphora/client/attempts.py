@@ -266,13 +266,14 @@ class Attempts(AttemptFailures):
         """The reply is complete."""
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
-        headers, redactor = flight.headers, flight.target.endpoint.redactor
-        flight.request_id = next(
-            (redactor(headers[name]) for name in REQUEST_IDS if name in headers), None
-        )
+        headers, endpoint = flight.headers, flight.target.endpoint
+        for name in REQUEST_IDS:
+            if name in headers:
+                flight.request_id = endpoint.redactor(headers[name])
+                break
         now = monotonic()
         self._over(None, now, flight.request_id)
-        breaker = flight.target.endpoint.breaker
+        breaker = endpoint.breaker
         if not breaker.calm:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
         flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)

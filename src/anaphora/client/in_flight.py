@@ -55,6 +55,24 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 
 
 class InFlight:
+    index = 0
+    """The target of the current attempt; of the last one, once the call is over."""
+    sent_at = first_at = 0.0
+    """When that attempt was sent, and when its response began; in seconds since the epoch."""
+    batch = False
+    """It runs in a batch, at the price of batches."""
+    reply: Reply | None = None
+    body: bytes | None = None
+    """Of a response that was not streamed."""
+    raw_hash = ""
+    request_id: str | None = None
+    verdict: Verdict | None = None
+    predicted: int | None = None
+    cost_usd: Decimal | None = None
+    saved: Decimal | None = None
+    record: Record | None = None
+    observed = False
+
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request
         self.targets = targets
@@ -62,25 +80,8 @@ class InFlight:
         self.began = time.time()
         self.prepared: dict[int, PreparedRequest] = {}
         self.attempts: list[Attempt] = []
-        self.index = 0
-        """The target of the current attempt; of the last one, once the call is over."""
-        self.sent_at = self.first_at = 0.0
-        """When that attempt was sent, and when its response began; in seconds since the epoch."""
-        self.batch = False
-        """It runs in a batch, at the price of batches."""
-        self.reply: Reply | None = None
-        self.body: bytes | None = None
-        """Of a response that was not streamed."""
         self.headers: Mapping[str, str] = {}
         """Of the response."""
-        self.raw_hash = ""
-        self.request_id: str | None = None
-        self.verdict: Verdict | None = None
-        self.predicted: int | None = None
-        self.cost_usd: Decimal | None = None
-        self.saved: Decimal | None = None
-        self.record: Record | None = None
-        self.observed = False
         self._notices: list[Notice] = []
 
     @property

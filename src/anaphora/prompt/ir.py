@@ -136,11 +136,13 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
         order = _CHAT_ORDER if self.dynamic_position == "before" else _DYNAMIC_LAST
         if self.state_position == "head":
             order = (SegmentRole.VOLATILE_TAIL, *order[:-1])
+        segments = [each for each in self.segments if len(each.messages)]
+        roles = [each.role for each in segments]
         runs = []
         for role in order:
-            own = [each for each in self.segments if each.role is role and len(each.messages)]
-            if own:
-                runs.append(own[0] if len(own) == 1 else Segment(role, self.run(role)))
+            if role in roles:
+                one = roles.count(role) == 1
+                runs.append(segments[roles.index(role)] if one else Segment(role, self.run(role)))
         return tuple(runs)
 
 

@@ -83,6 +83,27 @@ class LogAppend:
 class ChunkLog:
     """Chunks in the order they were rendered. Positions count chunks, offsets count bytes."""
 
+    keys: tuple[bytes, list[bytes]] | None = None
+    """Keys of the simulators: the prefix before the log, and a key for the prefix up to each block,
+    as far as they were computed."""
+    first_image: tuple[int, int | None] = (0, None)
+    """How many chunks were searched for images, and the first one with an image."""
+    tool_references: tuple[int, tuple[tuple[int, tuple[str, ...]], ...]] = (0, ())
+    """How many chunks were searched for references to tools; the chunks that have some, by their
+    ends, and the names of the tools."""
+    odd: Any = None
+    """The token estimator's totals of chunks that are not all text."""
+    labels: tuple[str, ...] = ()
+    """The labels of tools and system blocks."""
+    policies: tuple[tuple[int, Ttl | None], ...] = ()
+    """The runs with one cache policy (last chunk, TTL); empty where no block has one."""
+    source: object = None
+    """The tools or blocks that were rendered."""
+    hashing: Any = None
+    """The running hash of these chunks after those before them; see chunks.py."""
+    _placed = 0
+    """The number of messages in `_positions`, which is filled on demand."""
+
     def __init__(self, first: LogAppend | None = None) -> None:
         """A log that begins with an addition, whose lists it takes over."""
         first = first or LogAppend()
@@ -92,24 +113,8 @@ class ChunkLog:
         """Byte offset at which each chunk ends."""
         self.splices = array("q", splices)
         """Byte offset of each chunk's marker; -1 where none is allowed."""
-        self.keys: tuple[bytes, list[bytes]] | None = None
-        """Keys of the simulators: the prefix before the log, and a key for the prefix up to each
-        block, as far as they were computed."""
-        self.first_image: tuple[int, int | None] = (0, None)
-        """How many chunks were searched for images, and the first one with an image."""
-        self.tool_references: tuple[int, tuple[tuple[int, tuple[str, ...]], ...]] = (0, ())
-        """How many chunks were searched for references to tools; the chunks that have some, by
-        their ends, and the names of the tools."""
-        self.odd: Any = None
-        """The token estimator's totals of chunks that are not all text."""
         self.message_ends = array("Q", first.message_ends)
         """For each source message, the number of chunks up to its end."""
-        self.labels: tuple[str, ...] = ()
-        """The labels of tools and system blocks."""
-        self.policies: tuple[tuple[int, Ttl | None], ...] = ()
-        """The runs with one cache policy (last chunk, TTL); empty where no block has one."""
-        self.source: object = None
-        """The tools or blocks that were rendered."""
         self.ids = first.ids
         """The id of each source message."""
         self.opens = array("Q", first.opens)
@@ -121,12 +126,8 @@ class ChunkLog:
         self.contextual = first.contextual
         """Whether a message would be rendered differently between other neighbours."""
         self._lock = threading.Lock()
-        self.hashing: Any = None
-        """The running hash of these chunks after those before them; see chunks.py."""
         self._positions: dict[str, int] = {}
         """Message id -> index of the source message (the last one of that id)."""
-        self._placed = 0
-        """The number of messages in `_positions`, which is filled on demand."""
 
     def __len__(self) -> int:
         return len(self.ends)

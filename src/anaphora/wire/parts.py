@@ -13,6 +13,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
+    AnyTool,
     Bytes,
     Event,
     Extras,
@@ -22,6 +23,7 @@ from anaphora.values import (
     Part,
     PartEnd,
     PartStart,
+    ProviderTool,
     Refusal,
     Reply,
     ReplyEnd,
@@ -222,6 +224,22 @@ def render_items(
     return append
 
 
+def own_tools(
+    tools: tuple[AnyTool, ...], providers: tuple[str, ...]
+) -> tuple[tuple[AnyTool, ...], list[Notice]]:
+    """The tools without those of other providers, and a notice for each of these. The same tuple
+    where there are none."""
+    notices = [
+        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, ProviderTool) and tool.provider not in providers
+    ]
+    if not notices:
+        return tools, notices
+    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
+    return tuple(own), notices
+
+
 def leading_results(
     parts: Sequence[Part], is_fields: Callable[[Part], bool], notices: list[Notice]
 ) -> Iterator[tuple[int, ToolResult]]:
@@ -318,7 +336,7 @@ def note_foreign_fields(append: LogAppend, message: Message, wire: str, place: s
 
 
 def _part_notices(part: Part, wire: str, path: str) -> list[Notice]:
-    if isinstance(part, Thinking | Opaque):
+    if isinstance(part, (Thinking, Opaque)):
         return []  # left out as a whole, with a notice of its own
     notices = foreign_extras(part.extras, wire, f"{path}.extras")
     if isinstance(part, ToolResult) and not isinstance(part.content, str):

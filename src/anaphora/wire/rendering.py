@@ -32,7 +32,6 @@ from anaphora.values import (
     Conversation,
     Message,
     Notice,
-    ProviderTool,
     Refusal,
     Section,
     SegmentRole,
@@ -46,7 +45,7 @@ from anaphora.values import (
 
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
-from .parts import foreign_sections
+from .parts import foreign_sections, own_tools
 
 T = TypeVar("T")
 
@@ -59,6 +58,7 @@ _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
 _FUNCTIONS = frozenset({Tool})
+_TEXTS, _DECIDING = (Text, Refusal), (ToolCall, ToolResult, Thinking)
 _extras_of = attrgetter("extras")
 
 
@@ -70,17 +70,7 @@ def without_foreign_tools(
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
     """The tools without those of other providers, and a notice for each of these. The same tuple
     where there are none: its log is found by identity."""
-    if _FUNCTIONS.issuperset(map(type, tools)):
-        return tools, []
-    notices = [
-        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
-        for index, tool in enumerate(tools)
-        if isinstance(tool, ProviderTool) and tool.provider not in providers
-    ]
-    if not notices:
-        return tools, notices
-    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
-    return tuple(own), notices
+    return (tools, []) if _FUNCTIONS.issuperset(map(type, tools)) else own_tools(tools, providers)
 
 
 def section_run(
@@ -163,12 +153,11 @@ def _settles_reasoning(message: Message) -> bool:
     """Whether a message ends with something that decides about the reasoning before it. Reasoning
     does not, nor does what may not reach the wire."""
     for part in reversed(message.parts):
-        if isinstance(part, Thinking):
-            return False
-        if isinstance(part, ToolCall | ToolResult):
-            return True
-        if isinstance(part, Text | Refusal) and part.text.strip():
-            return True
+        if isinstance(part, _TEXTS):
+            if part.text and not part.text.isspace():
+                return True
+        elif isinstance(part, _DECIDING):
+            return not isinstance(part, Thinking)
     return False
 
 

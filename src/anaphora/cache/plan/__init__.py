@@ -49,6 +49,10 @@ __all__ = [
 ]
 
 
+#: However long a conversation is, its end may be the next thing.
+_SUREST = 0.95
+
+
 class Planner(MarkerPlanner):
     """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
 
@@ -66,8 +70,16 @@ class Planner(MarkerPlanner):
         return self.state.gaps if len(self.state.gaps) else self._memory.pauses
 
     def goes_on(self, rendered: Rendered) -> float:
-        """P(the conversation has another call); `rendered` is its last prompt."""
-        return self._memory.goes_on(self.state.gaps, self._beginning_of(rendered))
+        """P(the conversation has another call): as those with the same beginning had, and the more
+        so the more it had itself. `rendered` is its last prompt."""
+        usual = self._memory.usual_calls(self._beginning_of(rendered))
+        count = max(1, self.state.gaps.count)
+        return min(_SUREST, (1 - 1 / usual + count - 1) / count)
+
+    def _beginning_of(self, rendered: Rendered) -> bytes | None:
+        """The key of what the prompt shares with others."""
+        shared = self._candidates_of(rendered).shared
+        return None if shared is None else self._prompt_of(rendered).key(shared)
 
     def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write now. Records nothing."""

@@ -34,8 +34,6 @@ _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 MOST_OPEN = 1024
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
-#: However long a conversation is, its end may be the next thing.
-_SUREST = 0.95
 #: How many conversations with the same beginning the average of the app is worth.
 _APP_WEIGHT = 0.03
 
@@ -200,12 +198,6 @@ class AppMemory:
         if same is None:
             return 1 + app
         return 1 + (same.continued + _APP_WEIGHT * app) / (same.ended + _APP_WEIGHT)
-
-    def goes_on(self, gaps: Gaps, beginning: Hashable = None) -> float:
-        """P(a conversation with these uses has another call): as conversations with the same
-        beginning had, and the more so the more it had itself."""
-        usual, count = self.usual_calls(beginning), max(1, gaps.count)
-        return min(_SUREST, (1 - 1 / usual + count - 1) / count)
 
     def calls_per_minute(self, at: float) -> int:
         while self.recent and self.recent[0] < at - 60:

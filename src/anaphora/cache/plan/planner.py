@@ -14,6 +14,7 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
@@ -23,8 +24,7 @@ from .advice import HandlePlanner
 from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
-# Bound once: looking up an enum member is slow, and every turn needs it.
-_STABLE_PREFIX = SegmentRole.STABLE_PREFIX
+_STABLE_PREFIX = SegmentRole.STABLE_PREFIX  # looked up once: that is slow
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
@@ -196,7 +196,8 @@ class MarkerPlanner:
         marks = [Mark(chunk, wanted[chunk]) for chunk in sorted(wanted)]
         if own:
             marks = sorted([*own[:slots], *marks], key=marking.hash_order)
-        if len({mark.ttl for mark in marks}) < 2 or not self._rules.longer_ttl_first.value:
+        seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
+        if seconds == sorted(seconds, reverse=True) or not self._rules.longer_ttl_first.value:
             return marks
         requested = taken.union(chunk for chunk, _ in self._candidates_of(rendered).policies)
         return marking.falling_ttls(rendered, marks, requested, notices)
@@ -269,28 +270,30 @@ class MarkerPlanner:
         prompt.mark(plan)
         return prompt
 
-    def _beginning_of(self, rendered: Rendered) -> bytes | None:
-        """The key of what the prompt shares with others."""
-        shared = self._candidates_of(rendered).shared
-        return None if shared is None else self._prompt_of(rendered).key(shared)
-
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:
             reused = self._rules.trailing_system_reused
             tail_found = reused is None or reused.value
-            self._candidates = rendered, find_candidates(rendered, tail_found=tail_found)
+            lead = self._prompt_of(rendered).lead
+            self._candidates = rendered, find_candidates(rendered, lead, tail_found=tail_found)
         return self._candidates[1]
 
 
-def find_candidates(rendered: Rendered, *, tail_found: bool = True) -> Candidates:
+def find_candidates(
+    rendered: Rendered, lead: LeadingRuns, *, tail_found: bool = True
+) -> Candidates:
     """Costs the number of runs, and a few steps back from each position. `tail_found`: what is
     written at a system message at the end is found by the next request."""
     if not rendered.markers:
         return Candidates()
-    tail = section = prefix = first = None
-    policies: tuple[tuple[int, Ttl], ...] = ()
-    start, cacheable, all_sent = 0, rendered.cacheable, rendered.body_order is None
-    for run in rendered.runs:
+    tail = prefix = None
+    cacheable, all_sent = rendered.cacheable, rendered.body_order is None
+    # Those in tools and system blocks are the same at every turn.
+    same = all_sent and lead.count <= cacheable
+    known = lead.candidates if same else None
+    section, first, policies = known or (None, None, ())
+    start = 0 if known is None else lead.count
+    for run in rendered.runs if known is None else rendered.runs[len(lead.runs) :]:
         count = run.count
         last = min(count, cacheable - start) - 1
         position = None
@@ -311,6 +314,8 @@ def find_candidates(rendered: Rendered, *, tail_found: bool = True) -> Candidate
                     position = marking.before_trailing_system(run, position)
                 tail = tail if position is None else start + position
         start += count
+        if same and start == lead.count:
+            lead.candidates = section, first, policies
     shared = prefix
     if shared is None:
         shared = policies[-1][0] if policies else section

@@ -61,23 +61,24 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int:
-        return self._tokens("read")
-
-    @property
-    def uncached(self) -> int:
-        return self._tokens("uncached")
-
-    def _tokens(self, fate: Fate) -> int:
         tokens = 0
         for span in self.spans:
-            if span.fate == fate:
+            if span.fate == "read":
                 tokens += span.end - span.start
         return tokens
 
     @property
     def kept(self) -> int:
         """What the next call can read: what this one read and wrote."""
-        return self.total - self.uncached
+        tokens = 0
+        for span in self.spans:
+            if span.fate != "uncached":
+                tokens += span.end - span.start
+        return tokens
+
+    @property
+    def uncached(self) -> int:
+        return self.total - self.kept
 
     @property
     def written(self) -> dict[WriteTtl, int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from hashlib import sha256
+from itertools import accumulate, takewhile
+from typing import Any
 
 from blake3 import blake3
 
@@ -31,7 +33,7 @@ _SHA256 = sha256()
 class RenderedPrompt(RenderedBlocks):
     """A rendered call with its plan. The keys of a growing conversation are computed once."""
 
-    _lead: LeadingRuns
+    lead: LeadingRuns
 
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
@@ -41,19 +43,16 @@ class RenderedPrompt(RenderedBlocks):
         self._counts: Counts | None = None
         self._tokens: dict[int, int] = {}
         runs = rendered.runs
-        lead = None if before is None else before._lead
+        lead = None if before is None else before.lead
         if lead is None or not lead.leads(runs):
             lead = LeadingRuns(runs)
-        self._lead, self.leading = lead, lead.count - 1
+        self.lead, self.leading = lead, lead.count - 1
         """`leading` is the last block before the messages; -1 where there is none."""
         self._runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
             self._runs.append((run, first))
             first += run.count
         self._count = first
-        self._last = self._runs[-1][1] if runs else 0
-        self._last_keys: list[bytes] = []
-        """Those of the last run, in which nearly every lookup is."""
         self._chains: dict[int, list[bytes]] = {}
         """The keys of each run's blocks, as far as they were needed."""
         params = rendered.envelope.cache_params
@@ -81,12 +80,9 @@ class RenderedPrompt(RenderedBlocks):
         return self.tokens(self._count - 1)
 
     def key(self, position: int) -> bytes:
-        if position >= self._last:
-            keys = self._last_keys or self._chain_of(len(self._runs) - 1)
-            return keys[position - self._last]
         if position <= self.leading:
-            return (self._lead.keys or self._lead.hash())[position]
-        index = len(self._runs) - 2
+            return (self.lead.keys or self.lead.hash())[position]
+        index = len(self._runs) - 1  # nearly every lookup is in the last run
         while position < self._runs[index][1]:
             index -= 1
         keys = self._chains.get(index) or self._chain_of(index)
@@ -126,30 +122,23 @@ class RenderedPrompt(RenderedBlocks):
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
         run, first = self._runs[index]
-        keys = self._chains[index] = _chain(run, self.key(first - 1) if first else b"")
-        if index == len(self._runs) - 1:
-            self._last_keys = keys
-        return keys
+        self._chains[index] = _chain(run, self.key(first - 1) if first else b"")
+        return self._chains[index]
 
 
 class LeadingRuns:
     """The runs before the messages: tools and system blocks, the same objects from turn to turn."""
 
-    __slots__ = ("count", "keys", "placed", "runs")
-
     def __init__(self, runs: tuple[ChunkRun, ...]) -> None:
         """`runs` are all of a prompt."""
-        self.placed: list[tuple[ChunkRun, int]] = []
+        self.runs = tuple(takewhile(lambda run: run.section != "messages", runs))
+        *firsts, self.count = accumulate((run.count for run in self.runs), initial=0)
+        self.placed = list(zip(self.runs, firsts, strict=True))
         """The runs, and the first position of each."""
-        self.count = 0
-        for run in runs:
-            if run.section == "messages":
-                break
-            self.placed.append((run, self.count))
-            self.count += run.count
-        self.runs = runs[: len(self.placed)]
         self.keys: list[bytes] = []
         """Those of all blocks, once they were needed."""
+        self.candidates: Any = None
+        """The planner's candidates for breakpoints in them."""
 
     def leads(self, runs: tuple[ChunkRun, ...]) -> bool:
         """Whether these are the runs before the messages of this prompt."""
@@ -160,8 +149,8 @@ class LeadingRuns:
 
     def hash(self) -> list[bytes]:
         keys: list[bytes] = []
-        for run, _ in self.placed:
-            keys += _chain(run, keys[-1] if keys else b"")[: run.count]
+        for run, first in self.placed:
+            keys += _chain(run, keys[-1] if first else b"")[: run.count]
         self.keys = keys
         return keys
 

@@ -188,21 +188,25 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
-    start = b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
-    end = closing(part.extras, WIRE)
-    return start + object_arguments(part.arguments, notices) + end
+    names = string(part.id), string(part.name)
+    end = b"}" if part.extras is None else closing(part.extras, WIRE)
+    given = object_arguments(part.arguments, notices)
+    return b'{"type":"tool_use","id":%b,"name":%b,"input":%b%b' % (*names, given, end)
 
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
-    content = part.content
-    end = b'],"is_error":true' if part.error else b"]"
-    end += closing(part.extras, WIRE)
-    if isinstance(content, str) and content and not content.isspace():
-        return b"".join((_result_opening(part), TEXT, string(content), b"}", end))
-    if content and isinstance(content, str):
-        notices.append(_BLANK)
-    blocks = [] if isinstance(content, str) else _result_blocks(content, notices)
-    return _result_opening(part) + b",".join(blocks) + end
+    content, opening = part.content, _result_opening(part)
+    end = b"]}"
+    if part.error or part.extras is not None:
+        end = b'],"is_error":true' if part.error else b"]"
+        end += closing(part.extras, WIRE)
+    if isinstance(content, str):
+        if content and not content.isspace():
+            return b"".join((opening, TEXT, string(content), b"}", end))
+        if content:
+            notices.append(_BLANK)
+        return opening + end
+    return opening + b",".join(_result_blocks(content, notices)) + end
 
 
 def _result_opening(part: ToolResult) -> bytes:

@@ -16,17 +16,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.rendered.log import NewChunk
-from anaphora.values import (
-    AnyTool,
-    Message,
-    Notice,
-    Part,
-    SegmentRole,
-    Text,
-    ToolCall,
-    ToolResult,
-    Ttl,
-)
+from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -227,7 +217,7 @@ def _segment_log(
             role, count = ROLES.get(message.role), len(chunks)
             joined = role == last_role and type(last_role) is str
             lead = b"" if last_role is None else b"," if joined else _NEXT.get(role, b"")
-            if role is None or not _add_plain(chunks, message.parts, lead):
+            if role is None or not _add_plain(chunks, message, lead):
                 if encoder is None:
                     name = segment.role.value
                     encoder = MessageEncoder(append, new, name, before, after, profile)
@@ -252,12 +242,12 @@ def _segment_log(
     return extend_log(messages, last, shared, add)
 
 
-def _add_plain(chunks: list[NewChunk], parts: Sequence[Part], lead: bytes) -> bool:
+def _add_plain(chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
     """Adds a message of texts, calls and texts of results, as nearly all are, with `lead` before
     the first block. False for any other, and for one that gives notices or is rejected."""
     count = len(chunks)
     try:
-        for part in parts:
+        for part in message.parts:
             if type(part) is Text:
                 text = part.text
                 if part.extras is not None or not text or text.isspace():
@@ -275,7 +265,7 @@ def _add_plain(chunks: list[NewChunk], parts: Sequence[Part], lead: bytes) -> bo
                 break
             lead = b","
         else:
-            return bool(parts)
+            return count < len(chunks)
     except (InvalidRequest, UnicodeEncodeError):
         pass  # raised again, with its path
     del chunks[count:]
