@@ -46,6 +46,7 @@ class Segment(Value, frozen=True):
 
 
 _SEGMENTS = frozenset({Segment})
+_USUAL_CACHE = PromptCachePlan()
 
 
 class PromptIR(PromptViews, frozen=True, kw_only=True):
@@ -93,13 +94,13 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
             conversation if isinstance(conversation, Conversation) else Conversation(conversation)
         )
         segments = [Segment(SegmentRole.CONVERSATION, history)]
-        if volatile := Conversation(tail):
+        if tail != () and (volatile := Conversation(tail)):
             segments.append(Segment(SegmentRole.VOLATILE_TAIL, volatile))
         return cls(
             system_text=system if isinstance(system, str) else "",
             system_blocks=() if isinstance(system, str) else tuple(system),
             segments=tuple(segments),
-            cache=cache or PromptCachePlan(),
+            cache=_USUAL_CACHE if cache is None else cache,
         )
 
     def run(self, role: SegmentRole) -> Conversation:

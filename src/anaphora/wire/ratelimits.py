@@ -61,7 +61,7 @@ _OTHERS = (
 )
 
 #: Headers of which each form has one.
-LIMIT_HEADERS = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
+_NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
 
 #: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
 _FIELD = re.compile(r"\b(r|t|limit|remaining|reset)=(\d+)")
@@ -71,7 +71,7 @@ def read_limits(headers: Mapping[str, str], *, at_most: float = 1.0) -> list[Rem
     """All limits in the headers, or those of which at most the share `at_most` remains. Names are
     lowercase."""
     limits: list[RemainingLimit] = []
-    if LIMIT_HEADERS.isdisjoint(headers):
+    if _NAMES.isdisjoint(headers):
         return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:

@@ -67,7 +67,7 @@ class Planner(MarkerPlanner):
     @property
     def pauses(self) -> Gaps:
         """The pauses of the conversation, or of others before its first one."""
-        return self.state.gaps if len(self.state.gaps) else self._memory.pauses
+        return self.state.gaps if self.state.gaps.lengths else self._memory.pauses
 
     def goes_on(self, rendered: Rendered) -> float:
         """P(the conversation has another call): as those with the same beginning had, and the more

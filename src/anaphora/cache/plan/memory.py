@@ -63,13 +63,6 @@ class Gaps:
         if len(self.lengths) > MOST_GAPS:
             self._sorted.remove(self.lengths.pop(0))
 
-    def __len__(self) -> int:
-        """How many pauses are remembered."""
-        return len(self.lengths)
-
-    def __bool__(self) -> bool:
-        return True
-
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""
         short, count = bisect_right(self._sorted, seconds), len(self.lengths)

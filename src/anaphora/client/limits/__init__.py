@@ -27,7 +27,7 @@ from anaphora.catalog import CacheRules
 from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError
 from anaphora.values import Usage
-from anaphora.wire.ratelimits import LIMIT_HEADERS, read_limits
+from anaphora.wire.ratelimits import read_limits
 
 from .limiter import SCARCE, Limiter, ModelLane, Reservation
 from .waiting import WaitingCalls
@@ -116,8 +116,7 @@ class Admission(msgspec.Struct, eq=False):
     def update(self, status: int, headers: Mapping[str, str], epoch: float) -> None:
         """The response began: learn the limits that its headers state. `epoch` is the Unix time."""
         gate = self._gate
-        stated = not LIMIT_HEADERS.isdisjoint(headers)
-        if gate.lane.stated or (stated and read_limits(headers, at_most=SCARCE)):
+        if gate.lane.stated or read_limits(headers, at_most=SCARCE):
             gate.waiting.update(gate.lane, headers, epoch)
         if self._call is not None and status < 300:
             gate.waiting.accepted(self._call)

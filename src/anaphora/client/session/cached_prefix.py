@@ -70,7 +70,7 @@ def refresh_pays(
     pause were sent, and `most` may be."""
     planner = state.planner(at)
     pauses, last = planner.pauses, planner.state.gaps.last
-    if at >= prefix.expires or last is None or not len(pauses) or done >= most:
+    if at >= prefix.expires or last is None or not pauses.lengths or done >= most:
         return False
     count, _ = refreshes(
         state.target.rules,

@@ -88,8 +88,10 @@ def is_deferred(tool: AnyTool) -> bool:
 def loaded_tools(tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
     """The tools that the prompt begins with. The same tuple where that is all of them: its log is
     found by identity. So where all are deferred, which the provider rejects."""
+    if not any(map(is_deferred, tools)):
+        return tools
     loaded = tuple(tool for tool in tools if not is_deferred(tool))
-    return tools if len(loaded) in (0, len(tools)) else loaded
+    return loaded or tools
 
 
 def deferred_tools(tools: tuple[AnyTool, ...]) -> tuple[DeferredTool, ...]:

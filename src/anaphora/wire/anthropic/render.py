@@ -47,11 +47,10 @@ _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 _TEXT_KIND = Kind.TEXT
 
-#: A message up to its first block.
 _OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
 }
-#: The same after a message of another role.
+#: The same, after a message of another role.
 _NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in _OPEN.items()}
 WIRE_ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
@@ -212,7 +211,7 @@ def _segment_log(
 
     def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         encoder: MessageEncoder | None = None
-        chunks, first = append.chunks, append.first_chunk
+        chunks, ids, first = append.chunks, append.ids, append.first_chunk
         for index, message in enumerate(new):
             role, count = ROLES.get(message.role), len(chunks)
             joined = role == last_role and type(last_role) is str
@@ -231,7 +230,7 @@ def _segment_log(
                 append.opens.append(first + count)
                 append.roles.append(role)
                 last_role = role
-            append.ids.append(message.id)
+            ids.append(message.id)
             append.message_ends.append(first + len(chunks))
 
     shared = 0
