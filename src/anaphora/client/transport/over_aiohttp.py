@@ -304,10 +304,10 @@ class AiohttpResponse:
     def headers(self) -> Mapping[str, str]:
         """Names in lower case; repeated headers are joined with commas."""
         if self._headers is None:
-            headers: dict[str, str] = {}
-            for name, value in self._message.headers.items():
-                name = name.lower()
-                headers[name] = f"{headers[name]}, {value}" if name in headers else value
+            given = self._message.headers
+            headers = {name.lower(): value for name, value in given.items()}
+            if len(headers) < len(given):
+                headers = {name: ", ".join(given.getall(name)) for name in headers}
             self._headers = headers
         return self._headers
 
