@@ -11,7 +11,8 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.rendered import Kind, LogAppend
+from anaphora.rendered import ChunkRun, Kind, LogAppend
+from anaphora.rendered.log import Piece
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -238,6 +239,23 @@ def own_tools(
         return tools, notices
     own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
     return tuple(own), notices
+
+
+def with_deferred(run: ChunkRun, pieces: list[Piece]) -> list[Piece]:
+    """The pieces of a run with its deferred tools where they stand, behind markers."""
+    placed = [(run.log.start(tool.before), tool.data) for tool in run.deferred]
+    merged: list[Piece] = []
+    for piece in pieces[:-1]:
+        if isinstance(piece, bytes):
+            merged.append(piece)
+            continue
+        log, begin, end = piece
+        while placed and (placed[0][0] < end or piece is pieces[-2]):
+            offset, data = placed.pop(0)
+            merged += (log, begin, offset), data
+            begin = offset
+        merged.append((log, begin, end))
+    return [*merged, pieces[-1]]
 
 
 def leading_results(

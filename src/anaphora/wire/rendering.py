@@ -45,7 +45,7 @@ from anaphora.values import (
 
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
-from .parts import foreign_sections, own_tools
+from .parts import foreign_sections, own_tools, with_deferred
 
 T = TypeVar("T")
 
@@ -281,7 +281,7 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
     sliced: list[list[Piece]] = []
     for run in rendered.runs:
         log, end, written = run.log, first + run.count, 0
-        cuts: list[tuple[int, bytes]] = []
+        pieces: list[Piece] = [run.lead]
         while mark is not None and first <= mark.chunk < end:
             index = mark.chunk - first
             splice = log.splices[index]
@@ -289,17 +289,11 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
                 splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-            cuts.append((splice, _marker(rendered.markers, mark.ttl)))
+            pieces += (log, written, splice), _marker(rendered.markers, mark.ttl)
+            written = splice
             mark = next(upcoming, None)
-        if run.deferred:
-            cuts += [(log.start(tool.before), tool.data) for tool in run.deferred]
-            cuts.sort(key=lambda cut: cut[0])
-        pieces: list[Piece] = [run.lead]
-        for offset, inserted in cuts:
-            pieces += (log, written, offset), inserted
-            written = offset
         pieces += (log, written, log.start(run.count)), run.close
-        sliced.append(pieces)
+        sliced.append(with_deferred(run, pieces) if run.deferred else pieces)
         first = end
     if mark is not None:
         raise InvalidRequest(f"no chunk {mark.chunk} to mark", path="plan.marks")
