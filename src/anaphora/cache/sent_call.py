@@ -37,7 +37,7 @@ def cached_chunks(sent: SentCall) -> int:
     plan, rendered = sent.marks, sent.rendered
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
-    return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
+    return min(rendered.cacheable, max([mark.chunk for mark in plan.marks]) + 1)
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:

@@ -113,7 +113,7 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
     def system_field_blocks(self) -> tuple[PromptBlock, ...]:
         """The non-blank blocks; without any, the text as a single block."""
         blocks = self.system_blocks
-        if not all(block.text.strip() for block in blocks):
+        if blocks and not all(block.text.strip() for block in blocks):
             blocks = tuple(block for block in blocks if block.text.strip())
         if not blocks and self.system_text.strip():
             return _one_block(self.system_text)
