@@ -50,9 +50,6 @@ def shared_chunks(one: Rendered, two: Rendered) -> int:
     """How many leading chunks are the same bytes in memory."""
     chunks = 0
     for mine, other in zip(one.runs, two.runs, strict=False):
-        if mine is other:
-            chunks += mine.count
-            continue
         if mine.log is not other.log or mine.lead != other.lead:
             break
         chunks += min(mine.count, other.count)

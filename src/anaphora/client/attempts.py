@@ -267,10 +267,8 @@ class Attempts(AttemptFailures):
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
         headers, endpoint = flight.headers, flight.target.endpoint
-        for name in REQUEST_IDS:
-            if name in headers:
-                flight.request_id = endpoint.redactor(headers[name])
-                break
+        named = [name for name in REQUEST_IDS if name in headers]
+        flight.request_id = endpoint.redactor(headers[named[0]]) if named else None
         now = monotonic()
         self._over(None, now, flight.request_id)
         breaker = endpoint.breaker

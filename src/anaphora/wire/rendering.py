@@ -289,8 +289,7 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
                 splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-            marker = rendered.markers.get(mark.ttl) or _marker(rendered.markers, mark.ttl)
-            pieces += (log, written, splice), marker
+            pieces += (log, written, splice), _marker(rendered.markers, mark.ttl)
             written = splice
             mark = next(upcoming, None)
         pieces += (log, written, log.start(run.count)), run.close

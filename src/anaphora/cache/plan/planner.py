@@ -24,8 +24,6 @@ from .advice import HandlePlanner
 from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
-_STABLE_PREFIX = SegmentRole.STABLE_PREFIX  # looked up once: that is slow
-
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 
@@ -305,7 +303,7 @@ def find_candidates(
                 first = section if first is None else first
                 if run.log.policies and not policies:
                     policies = marking.policy_runs(rendered)
-            elif run.role is _STABLE_PREFIX:
+            elif run.role is SegmentRole.STABLE_PREFIX:
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:

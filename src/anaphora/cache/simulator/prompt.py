@@ -33,8 +33,6 @@ _SHA256 = sha256()
 class RenderedPrompt(RenderedBlocks):
     """A rendered call with its plan. The keys of a growing conversation are computed once."""
 
-    lead: LeadingRuns
-
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
     ) -> None:
@@ -43,10 +41,10 @@ class RenderedPrompt(RenderedBlocks):
         self._counts: Counts | None = None
         self._tokens: dict[int, int] = {}
         runs = rendered.runs
-        lead = None if before is None else before.lead
-        if lead is None or not lead.leads(runs):
-            lead = LeadingRuns(runs)
-        self.lead, self.leading = lead, lead.count - 1
+        self.lead: LeadingRuns = (
+            before.lead if before is not None and before.lead.leads(runs) else LeadingRuns(runs)
+        )
+        lead, self.leading = self.lead, self.lead.count - 1
         """`leading` is the last block before the messages; -1 where there is none."""
         self._runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
