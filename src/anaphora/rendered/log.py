@@ -76,7 +76,7 @@ class LogAppend:
         ends = list(accumulate(map(len, pieces), initial=start))[1:]
         if None in splices:
             both = zip(ends, splices, strict=True)
-            splices = tuple(-end - 1 if splice is None else splice for end, splice in both)
+            splices = tuple([-end - 1 if splice is None else splice for end, splice in both])
         return pieces, list(kinds), ends, list(map(add, ends, splices))
 
 
