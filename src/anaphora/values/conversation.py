@@ -90,7 +90,7 @@ reader: Callable[[object, str], Message] = _not_a_message
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
-    return tuple([Text(part) if isinstance(part, str) else part for part in parts])
+    return tuple(Text(part) if isinstance(part, str) else part for part in parts)
 
 
 class Conversation(Sequence[Message]):
@@ -101,12 +101,13 @@ class Conversation(Sequence[Message]):
     still name one message.
     """
 
-    __slots__ = ("_free", "_items", "_length", "_lock", "memo")
+    __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
 
     def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         self._items: list[Message] = []
-        self._free = [0]
-        """One more than the highest number among the ids; shared by all views of the list."""
+        self._numbers = [0, 0]
+        """One more than the highest number among the ids, and how many messages were checked for
+        it; shared by all views of the list."""
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
         """Computed results about these messages; shared by all views of one list."""
@@ -193,27 +194,37 @@ class Conversation(Sequence[Message]):
             raise
 
     def _add(self, messages: Iterable[MessageLike]) -> None:
-        items, free = self._items, self._free[0]
+        items, numbers = self._items, self._numbers
+        free, seen = numbers
         for position, message in enumerate(messages, len(items)):
-            if type(message) is not Message and not isinstance(message, Message):
+            if not isinstance(message, Message):
                 message = reader(message, f"messages[{position}]")
-            name = message.id
-            if not name:
-                free = position if free < position else free
+            if not message.id:
+                if seen < position:
+                    free, seen = _free_number(items, free, seen), position
+                free = max(free, position)
                 message = message.__copy__()  # type: ignore[attr-defined]
                 force_setattr(message, "id", f"m{free}")
                 free += 1
-            elif name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
-                free = max(free, int(name[1:]) + 1)
+                seen += 1
             items.append(message)
-        self._free[0] = free
+        numbers[:] = free, seen
 
     def _view(self, length: int) -> Conversation:
         view = Conversation.__new__(Conversation)
         view._items, view._lock, view.memo = self._items, self._lock, self.memo
-        view._free = self._free
+        view._numbers = self._numbers
         view._length = length
         return view
+
+
+def _free_number(items: list[Message], free: int, seen: int) -> int:
+    """One more than the highest number among the ids, where the first `seen` are known."""
+    for index in range(seen, len(items)):
+        name = items[index].id
+        if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
+            free = max(free, int(name[1:]) + 1)
+    return free
 
 
 def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
