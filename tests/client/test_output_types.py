@@ -23,7 +23,7 @@ from anaphora.client.response import Response
 from anaphora.client.session.run import RunResult
 from anaphora.client.structured import Structured, output_of
 from anaphora.emulator.server import Emulator
-from anaphora.prompt import Call, Params, PromptIR
+from anaphora.prompt import Call, OutputSchema, Params, PromptIR
 from anaphora.values import Message, Reply, Text, ToolCall
 
 
@@ -100,6 +100,11 @@ outputs = each_row(
 )
 
 
+def schema_of(form: Structured[Any]) -> str:
+    assert isinstance(form.output, OutputSchema)
+    return form.output.schema
+
+
 def reply_of(part: Text | ToolCall) -> Reply:
     message = Message(role="assistant", parts=(part,))
     return Reply(id="r", model="m", message=message, stop_reason="end")
@@ -108,13 +113,13 @@ def reply_of(part: Text | ToolCall) -> Reply:
 @outputs
 def test_a_value_is_wrapped_and_unwrapped(kind: Any, data: Any, value: Any) -> None:
     form = output_of(kind)
-    schema = json.loads(form.output.schema)
+    schema = json.loads(schema_of(form))
     assert schema["type"] == "object"
     assert schema["required"] == ["value"]
     text = json.dumps({"value": data})
     assert form.parse(text) == value
     assert type(form.parse(text)) is type(value)
-    assert form.parse_reply(reply_of(ToolCall("c", form.output.name, text))) == value
+    assert form.parse_reply(reply_of(ToolCall("c", form.name, text))) == value
     with pytest.raises(errors.Parse):
         form.parse(json.dumps(data))
     with pytest.raises(errors.Parse):
@@ -123,7 +128,7 @@ def test_a_value_is_wrapped_and_unwrapped(kind: Any, data: Any, value: Any) -> N
 
 def test_objects_are_not_wrapped() -> None:
     for kind in (Plan, Route, Fare, Hotel):
-        assert "value" not in json.loads(output_of(kind).output.schema)["properties"]
+        assert "value" not in json.loads(schema_of(output_of(kind)))["properties"]
 
 
 def test_an_error_in_a_wrapped_value_has_its_path() -> None:
@@ -229,3 +234,40 @@ async def check_bare_types(client: AsyncClient) -> None:
     run = await client.session().run("?", output=Plan)
     takes_any(await client.complete("?", output=Plan), run)
     takes_any(await client.complete("?"), await client.session().run("?"))
+
+
+# ── JSON without a schema ────────────────────────────────────────────────────────────────────────
+
+
+def test_json_mode_is_parsed_as_an_object(emu: Emulator) -> None:
+    """In a call, a turn and a stream; the next turn of the session has none."""
+
+    async def main() -> None:
+        async with connected(emu) as emulated:
+            for wire in WIRES:
+                if wire == "anthropic":
+                    continue
+                call = await emulated.client.complete("Two cities, as JSON.", wire, output="json")
+                assert isinstance(call.parsed, dict)
+                assert "param_left_out" not in [notice.code for notice in call.notices]
+                chat = emulated.client.session(wire)
+                turn = await chat.send("Two cities, as JSON.", output="json")
+                assert isinstance(turn.parsed, dict)
+                plain = await chat.send("And a third one?")
+                assert plain.parsed is None
+                assert not plain.text.startswith("{")
+            with pytest.raises(errors.Parse, match="not JSON"):
+                await emulated.client.complete("As JSON.", "anthropic", output="json")
+
+    asyncio.run(main())
+
+
+def test_json_mode_takes_objects_only() -> None:
+    form = output_of("json")
+    assert form.parse('{"a": [1]}') == {"a": [1]}
+    with pytest.raises(errors.Parse, match="expected object"):
+        form.parse("[1]")
+    call = Call(ir=PromptIR.chat([Message.user("u")]), model="m")
+    assert form.apply(call).params.output == "json"
+    with pytest.raises(errors.InvalidRequest, match="not the arguments of a tool"):
+        form.apply(call, by="tool")

@@ -24,7 +24,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.client.structured import Structured, output_of, support_notices
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
-from anaphora.prompt import Call, Params, PromptIR
+from anaphora.prompt import Call, OutputSchema, Params, PromptIR
 from anaphora.values import Message, Refusal, Reply, StopReason, Tool, ToolCall
 
 #: Part of every mismatching reply; no error may quote it.
@@ -103,8 +103,13 @@ PERSON = {
 }
 
 
+def schema_of(structured: Structured[Any]) -> OutputSchema:
+    assert isinstance(structured.output, OutputSchema)
+    return structured.output
+
+
 def schema(structured: Structured[Any]) -> Any:
-    return json.loads(structured.output.schema)
+    return json.loads(schema_of(structured).schema)
 
 
 # ── Schemas ──────────────────────────────────────────────────────────────────────────────────────
@@ -135,8 +140,8 @@ def test_struct_schema_uses_enforced_keywords_only() -> None:
         "required": ["legs", "colour", "note"],
         "additionalProperties": False,
     }
-    assert found.output.strict is True
-    assert found.output.name == "answer"  # a name of its own would be a notice on three wires
+    assert schema_of(found).strict is True
+    assert schema_of(found).name == "answer"  # a name of its own would be a notice on three wires
 
 
 def test_fields_keep_the_order_they_were_declared_in() -> None:
@@ -180,16 +185,19 @@ def test_fields_keep_the_order_they_were_declared_in() -> None:
     ],
 )
 def test_strict_is_set_where_the_schema_allows_it(source: Any, strict: bool | None) -> None:
-    assert output_of(source).output.strict is strict
-    assert output_of(source, strict=False).output.strict is False
+    assert schema_of(output_of(source)).strict is strict
+    assert schema_of(output_of(source, strict=False)).strict is False
 
 
 def test_json_schema_is_sent_as_written() -> None:
     """Canonical, and otherwise untouched: bounds stay bounds and nothing is closed."""
     found = output_of(PERSON, "person", description="The person described")
     assert schema(found) == PERSON
-    assert found.output.schema.startswith('{"properties":{"name":')
-    assert (found.output.name, found.output.description) == ("person", "The person described")
+    assert schema_of(found).schema.startswith('{"properties":{"name":')
+    assert (schema_of(found).name, schema_of(found).description) == (
+        "person",
+        "The person described",
+    )
 
 
 def test_reference_with_other_keywords_is_wrapped() -> None:
@@ -203,7 +211,7 @@ def test_reference_with_other_keywords_is_wrapped() -> None:
         "anyOf": [{"$ref": "#/$defs/Leg"}],
         "description": "The first",
     }
-    assert made.output.strict is True
+    assert schema_of(made).strict is True
 
 
 def test_tagged_unions_are_distinguished_by_their_tag() -> None:
@@ -215,7 +223,7 @@ def test_tagged_unions_are_distinguished_by_their_tag() -> None:
 
     found = schema(output_of(Tagged))["properties"]["one"]
     assert found == {"anyOf": [{"$ref": "#/$defs/One"}, {"$ref": "#/$defs/Two"}]}
-    assert output_of(Tagged).output.strict is True
+    assert schema_of(output_of(Tagged)).strict is True
 
 
 class Foreign:

@@ -23,7 +23,7 @@ from anaphora.client.response import Response
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
 from anaphora.errors import AnaphoraError, InvalidRequest
-from anaphora.prompt import OutputSchema
+from anaphora.prompt import OutputFormat
 from anaphora.values import (
     Event,
     Message,
@@ -149,7 +149,7 @@ def output_schema(
     *,
     description: str | None = None,
     strict: bool | None = None,
-) -> OutputSchema:
+) -> OutputFormat:
     """A schema of a framework, which parses the reply itself."""
     return output_of(dict(schema), name, description=description, strict=strict).output
 

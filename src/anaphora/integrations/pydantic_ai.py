@@ -33,7 +33,7 @@ from anaphora.client.options import CallOptions
 from anaphora.client.response import Response
 from anaphora.client.sync import Client
 from anaphora.errors import AnaphoraError, ContextOverflow, InvalidRequest, Upstream
-from anaphora.prompt import OutputSchema, Params, PromptBlock, Reasoning, ToolChoice
+from anaphora.prompt import OutputFormat, Params, PromptBlock, Reasoning, ToolChoice
 from anaphora.values import (
     Audio,
     Bytes,
@@ -230,7 +230,7 @@ class AnaphoraModel(Model):
         return tools, ToolChoice(choice.mode, choice.name, parallel)
 
 
-def _output(parameters: ModelRequestParameters) -> OutputSchema | None:
+def _output(parameters: ModelRequestParameters) -> OutputFormat | None:
     wanted = parameters.output_object
     if parameters.output_mode != "native" or wanted is None:
         return None

@@ -84,13 +84,11 @@ class ChunkLog:
     """Chunks in the order they were rendered. Positions count chunks, offsets count bytes."""
 
     keys: tuple[bytes, list[bytes]] | None = None
-    """Keys of the simulators: the prefix before the log, and a key for the prefix up to each block,
-    as far as they were computed."""
+    """Keys of the simulators: the prefix before the log, and that up to each block so far."""
     first_image: tuple[int, int | None] = (0, None)
     """How many chunks were searched for images, and the first one with an image."""
     tool_references: tuple[int, tuple[tuple[int, tuple[str, ...]], ...]] = (0, ())
-    """How many chunks were searched for references to tools; the chunks that have some, by their
-    ends, and the names of the tools."""
+    """How many chunks were searched; the ends of those that refer to tools, and their names."""
     odd: Any = None
     """The token estimator's totals of chunks that are not all text."""
     labels: tuple[str, ...] = ()

@@ -141,9 +141,9 @@ def store_run(run: ChunkRun, before: StoredRun | None) -> tuple[StoredRun, NewPi
         while kept and kept[-1].size <= added:
             added += kept.pop().size
         first = sum(ref.chunks for ref in kept)
-        said = sum(ref.messages for ref in kept)
-        data = msgspec.msgpack.encode(_piece(run, first, said, messages))
-        new = NewPiece(data, count - first, messages - said, added)
+        kept_messages = sum(ref.messages for ref in kept)
+        data = msgspec.msgpack.encode(_piece(run, first, kept_messages, messages))
+        new = NewPiece(data, count - first, messages - kept_messages, added)
     stored = StoredRun(
         section=run.section,
         role=run.role,
@@ -226,7 +226,7 @@ def _run(stored: StoredRun, log: ChunkLog, source: object) -> ChunkRun:
     )
 
 
-def _piece(run: ChunkRun, first: int, said: int, messages: int) -> LogPiece:
+def _piece(run: ChunkRun, first: int, kept_messages: int, messages: int) -> LogPiece:
     log, last = run.log, run.count
     ends, begin = log.ends[first:last].tolist(), log.start(first)
     splices = [
@@ -239,8 +239,8 @@ def _piece(run: ChunkRun, first: int, said: int, messages: int) -> LogPiece:
         sizes=[two - one for one, two in pairwise([begin, *ends])],
         splices=splices,
         kinds=log.kinds[first:last],
-        message_ends=[min(end, last) - first for end in log.message_ends[said:messages]],
-        ids=log.ids[said:messages],
+        message_ends=[min(end, last) - first for end in log.message_ends[kept_messages:messages]],
+        ids=log.ids[kept_messages:messages],
         opens=[at - first for at in log.opens[opened]],
         roles=log.roles[opened],
         labels=list(log.labels[first:last]),

@@ -226,7 +226,7 @@ class SessionTurns(KeptConversation):
         output = request.output
         if output is not None:
             called = {call.name for call in reply.tool_calls}
-            if not called or output.output.name in called:
+            if not called or output.name in called:
                 self.last = msgspec.structs.replace(self.last, parsed=output.parse_reply(reply))
         return self.last
 

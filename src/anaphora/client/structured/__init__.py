@@ -1,7 +1,8 @@
 """Structured output: replies that are JSON of a given schema.
 
 plan = output_of(Plan)                      a msgspec.Struct, dataclass, TypedDict, pydantic model,
-                                            list[Plan], int, Plan | None, or a JSON schema as a dict
+                                            list[Plan], int, Plan | None, a JSON schema as a dict,
+                                            or "json": any object, which the prompt describes
 call = plan.apply(call)                     by the provider's native structured output,
 call = plan.apply(call, by="tool")          or as the arguments of a tool that must be called
 plan.parse_reply(reply)                     a Plan, or `Parse` with the path to the error
@@ -18,7 +19,7 @@ import msgspec
 from anaphora import canonical
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
-from anaphora.prompt import Call, OutputSchema, ToolChoice
+from anaphora.prompt import Call, OutputFormat, OutputSchema, ToolChoice
 from anaphora.tools.schema import (
     canonical_schema,
     field_names,
@@ -51,13 +52,20 @@ _TOOL = "Gives the answer. Call this exactly once, with the whole answer."
 class Structured(Generic[T]):
     """A schema that replies must match. Made once and used for many calls."""
 
-    def __init__(self, output: OutputSchema, accepted: str, decode: Decode | None) -> None:
+    def __init__(self, output: OutputFormat, accepted: str, decode: Decode | None) -> None:
         self.output = output
         self._accepted = accepted
         self._decode = decode
 
     def __repr__(self) -> str:
+        if self.output == "json":
+            return "<Structured json>"
         return f"<Structured {self.output.name}, {len(self.output.schema)} bytes of schema>"
+
+    @property
+    def name(self) -> str:
+        """Of the schema; empty where there is none."""
+        return "" if self.output == "json" else self.output.name
 
     def apply(self, call: Call, *, by: Literal["schema", "tool"] = "schema") -> Call:
         """The call with this output schema. `by="tool"` is for models that call tools but support
@@ -65,6 +73,8 @@ class Structured(Generic[T]):
         replace = msgspec.structs.replace
         if by == "schema":
             return replace(call, params=replace(call.params, output=self.output))
+        if self.output == "json":
+            raise InvalidRequest("JSON without a schema is not the arguments of a tool", path="by")
         name = self.output.name
         if any(tool.name == name for tool in call.tools):
             raise InvalidRequest("a tool has this name; choose another", path="output.name")
@@ -88,7 +98,7 @@ class Structured(Generic[T]):
 
     def _parse_reply(self, reply: Reply) -> T:
         for tool_call in reply.tool_calls:
-            if tool_call.name == self.output.name:
+            if tool_call.name == self.name:
                 return self._value(tool_call.arguments)
         if any(isinstance(part, Refusal) for part in reply.message.parts):
             raise Parse(_NOT_COMPLETE["refusal"], path="$")
@@ -149,10 +159,13 @@ def output_of(
     A type's schema is sent in the part of JSON Schema that providers enforce, and replies are
     validated against all of it; a JSON schema is sent as it is. A type whose values are no objects
     (`list[Plan]`, `int`, a union) is wrapped in one with the field `value`. `strict` is by default
-    set where OpenAI's strict mode accepts the schema. A `Structured` is returned unchanged.
+    set where OpenAI's strict mode accepts the schema. `json` is JSON mode: any object. A
+    `Structured` is returned unchanged.
     """
     if isinstance(source, Structured):
         return source
+    if isinstance(source, str) and source == "json":
+        return Structured[Any]("json", '{"type":"object"}', None)
     origin = source_of(source)
     sent = origin.schema if origin.decode is None else provider_schema(origin.schema)
     schema = canonical_schema(sent, path="output.schema")
