@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node, running_nodes
@@ -122,6 +123,27 @@ def kept_bytes(node: WarmDaemon) -> int:
     refresher = node.daemon.daemon.services.calls._refresher
     assert refresher is not None
     return refresher._bytes
+
+
+def test_late_news_of_an_earlier_call_changes_nothing(
+    shifted: Shifted, tmp_path: Path, emu: Emulator, database_url: str, redis_url: str
+) -> None:
+    """Otherwise no node would refresh the conversation."""
+    with two_nodes(shifted, tmp_path, emu, database_url, redis_url) as (_, node):
+        Conversation(node).converse(7, 7, 7)
+        eventually(lambda: kept_bytes(node) > 0)
+        refresher = node.daemon.daemon.services.calls._refresher
+        assert refresher is not None
+        (conversation,) = refresher._conversations
+        news = msgspec.msgpack.encode(("continued", conversation))
+
+        async def hear(age: float) -> None:
+            refresher._hear(news, age)
+
+        for age, is_kept in ((60.0, True), (0.0, False)):
+            heard = asyncio.run_coroutine_threadsafe(hear(age), node.daemon.daemon._loop)
+            heard.result(SOON)
+            assert (kept_bytes(node) > 0) is is_kept
 
 
 def test_the_node_of_the_last_call_refreshes(

@@ -14,6 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
+from time import monotonic
 
 import msgspec
 from msgspec.structs import replace
@@ -81,6 +82,8 @@ class PausedConversation:
         self.count, self.usd = 0, Decimal(0)
         """Refreshes in this pause, and what they cost."""
         self.problem: Notice | None = None
+        self.began = 0.0
+        """When the last call was sent, monotonic."""
 
     @property
     def scope(self) -> Hashable:
@@ -130,14 +133,15 @@ class PrefixRefresher:
             known.running.add(request_id)
             self._calls[request_id] = known
 
-    def _hear(self, data: bytes, age: float) -> None:  # noqa: ARG002
-        """Another node has a call of a conversation: it refreshes the prefix from now on."""
+    def _hear(self, data: bytes, age: float) -> None:
+        """Another node has a call of a conversation: it refreshes the prefix from now on. News may
+        come late, when this node has a later call."""
         try:
             kind, conversation = _decode(data)
         except (msgspec.MsgspecError, UnicodeError):
             return  # of another kind, or another version
         known = self._conversations.get(conversation) if kind == _CONTINUED else None
-        if known is not None and not known.running:
+        if known is not None and not known.running and known.began < monotonic() - age:
             self._release(known)
 
     def ended(self, request_id: str) -> None:
@@ -173,11 +177,13 @@ class PrefixRefresher:
         def learn() -> None:
             try:
                 kept = self._paused(app, target, remembered)
+                kept.began = began
                 refers = facts is None or bool(facts.handles)
                 self._learn(kept, prepared, reply, times, sends_again=not refers)
             except Exception as problem:  # the app has its answer
                 log(logging.ERROR, "keep_warm failed", problem)
 
+        began = monotonic() - max(0.0, time.time() - times[0])
         asyncio.get_running_loop().call_soon(learn)
 
     def _paused(self, app: App, target: Target, remembered: RememberedCall) -> PausedConversation:
