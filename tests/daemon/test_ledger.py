@@ -382,3 +382,19 @@ async def test_summer_time_moves_no_day(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@in_event_loop
+async def test_ids_of_holds_differ_between_ledgers(place: StorePlace) -> None:
+    """Each has numbers of its own, and a name before them: nodes may be forks of one process, and
+    hold at the same time."""
+    async with opened(place) as ledger:
+        ids = []
+        for one in (ledger, Ledger(ledger.store, Clock())):
+            held = await one.hold(an_app(), provider="p", model="m", request_id="r", bound=1)
+            ids.append(held.hold.id)
+            held.release()
+        first, second = ids
+        assert first[:12] == second[:12], "at the same time"
+        assert first[-8:] == second[-8:] == "00000000"
+        assert first != second

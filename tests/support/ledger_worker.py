@@ -37,7 +37,6 @@ from pathlib import Path
 import msgspec
 from support.ledgers import an_app
 
-from anaphora.daemon.money import ledger
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.shared_state import MinuteLimit, SharedState
 from anaphora.daemon.store import Settled
@@ -192,7 +191,6 @@ async def _end_with_parent() -> None:
 
 
 def _run(options: WorkerOptions) -> int:
-    ledger._PROCESS = os.urandom(6).hex()  # ids of two processes differ: these were forked
     try:
         asyncio.run(Worker(options).run())
     except BaseException:

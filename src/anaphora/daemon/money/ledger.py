@@ -39,6 +39,10 @@ class Ledger:
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self.clock = clock
+        # What its ids have in common. Random numbers for each would wait for the kernel, and
+        # another thread would run meanwhile.
+        self._name = os.urandom(6).hex()
+        self._numbers = itertools.count()
 
     async def recover(self) -> RecoveredHolds:
         """Settles what a daemon that was killed left open. Called once, before the first hold."""
@@ -57,7 +61,7 @@ class Ledger:
         `StoreUnavailable` where the hold cannot be written: then nothing may be sent."""
         grant, now = app.grant.llm, self.clock()
         hold = Hold(
-            id=_new_id(now),
+            id=self._new_id(now),
             app=app.id,
             provider=provider,
             model=model,
@@ -68,6 +72,10 @@ class Ledger:
         limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
         await self.store.hold(hold, limits)
         return OpenHold(self, hold)
+
+    def _new_id(self, now: float) -> str:
+        """In order of time: the entries of a day lie next to each other."""
+        return f"{int(now * 1000):012x}{self._name}{next(self._numbers):08x}"
 
     async def spent(self, app: str) -> Spent:
         return await self.store.spent(app, self.clock())
@@ -172,14 +180,3 @@ def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:
         clean = label.encode(errors="replace").decode().replace("\0", "?")
         found[clean] = found.get(clean, 0) + amount
     return found
-
-
-#: What the ids of this process have in common. Random numbers for each would wait for the kernel,
-#: and another thread would run meanwhile.
-_PROCESS = os.urandom(6).hex()
-_numbers = itertools.count()
-
-
-def _new_id(now: float) -> str:
-    """In order of time: the entries of a day lie next to each other."""
-    return f"{int(now * 1000):012x}{_PROCESS}{next(_numbers):08x}"
