@@ -115,6 +115,19 @@
     markTarget();
   }
 
+  // A click is lost where its element is replaced while the button is down.
+  let pressed = false;
+  const waiting = new Map();
+  function release() {
+    pressed = false;
+    for (const [id, html] of waiting) replace(id, html);
+    waiting.clear();
+  }
+  addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const name of ["pointerup", "pointercancel", "blur"]) {
+    addEventListener(name, () => setTimeout(release), true); // after the click
+  }
+
   function status(connected, text) {
     const shown = document.getElementById("live");
     if (!shown || shown.textContent === text) return;
@@ -157,7 +170,8 @@
     });
     events.addEventListener("fragment", (event) => {
       const { id, html } = JSON.parse(event.data);
-      replace(id, html);
+      if (pressed) waiting.set(id, html);
+      else replace(id, html);
     });
     let ended = false;
     events.addEventListener("error", async () => {
