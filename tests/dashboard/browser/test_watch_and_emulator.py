@@ -86,6 +86,7 @@ def test_update_waits_while_the_button_is_down(
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     rows = page.locator("#newest tbody tr")
     before = rows.count()
+    page.get_by_role("link", name="Blocks").focus()  # which it loses
     rows.first.get_by_role("link").first.hover()
     page.mouse.down()
     with page.expect_event("console", lambda message: message.text == "a fragment came"):

@@ -124,8 +124,11 @@
     waiting.clear();
   }
   addEventListener("pointerdown", () => { pressed = true; }, true);
+  // After the click. That of the window: an element loses its focus when another one is pressed.
   for (const name of ["pointerup", "pointercancel", "blur"]) {
-    addEventListener(name, () => setTimeout(release), true); // after the click
+    addEventListener(name, (event) => {
+      if (name !== "blur" || event.target === window) setTimeout(release);
+    }, true);
   }
 
   function status(connected, text) {
