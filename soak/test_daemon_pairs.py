@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 from support.daemon import TestedDaemon, running_daemon
 from support.features import FEATURES
 

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from strangers import environment
 from strangers.environment import Unavailable
 from support.framework_pages import FRAMEWORKS

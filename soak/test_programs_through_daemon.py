@@ -5,17 +5,12 @@ The programs are those of test_strangers.py; where one cannot be installed, its 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 from strangers import programs
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of

@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from strangers import programs
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
