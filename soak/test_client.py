@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _client_day import App, settings
 from _served import child

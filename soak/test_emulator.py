@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _requests import mixed
 from _served import child
