@@ -24,7 +24,7 @@ from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
 from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
-from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected
+from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
 
 REPLY = Reply(id="r", model="m", message=Message.assistant("Hi"), stop_reason="end")
@@ -224,8 +224,11 @@ REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"messages": [{"content": [{"type": "tool_use", "input": {"file_id": "mine"}}]}]}, []),
     ({"tools": [{"input_schema": {"properties": {"file_id": {}}}}]}, []),
     ({"messages": [{"content": "file_id"}]}, []),
-    ({"input": [{"type": "reasoning", "id": "rs_1"}]}, [("response", "rs_1")]),
-    ({"input": [{"type": "reasoning", "id": "rs_1", "content": [1]}]}, [("response", "rs_1")]),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, [("item", "msg_1")]),
+    ({"input": [{"id": "msg_1"}]}, [("item", "msg_1")]),
+    ({"items": [{"id": "msg_1", "type": None}]}, [("item", "msg_1")]),
+    ({"input": [{"type": "reasoning", "id": "rs_1"}]}, [("item", "rs_1")]),
+    ({"input": [{"type": "reasoning", "id": "rs_1", "content": [1]}]}, [("item", "rs_1")]),
     ({"input": [{"type": "reasoning", "id": "rs_1", "encrypted_content": "x"}]}, []),
     ({"input": [{"type": "reasoning", "id": "rs_msg_1_0", "summary": []}]}, []),  # written by us
     ({"input": [{"type": "reasoning", "id": "1e97", "content": [1]}]}, []),  # of an open model
@@ -240,11 +243,11 @@ def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> No
 @each_row(
     ("body", "kind"),
     [
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, NotFound),
+        ({"input": [{"type": "item_reference"}]}, RequestRejected),
+        ({"input": [{"type": "item_reference", "id": ["msg_1"]}]}, RequestRejected),
         ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, NotGranted),
         ({"tools": [{"retrieval": {"vertexAiSearch": {"datastore": "projects/x"}}}]}, NotGranted),
-        ({"input": [{"id": "msg_1"}]}, NotFound),
-        ({"items": [{"id": "msg_1", "type": None}]}, NotFound),
+        ({"input": [{"content": "Hi"}]}, RequestRejected),
         ({"previous_response_id": 7}, RequestRejected),
     ],
 )

@@ -285,7 +285,7 @@ HANDLES = [
     ("openai_responses", {"conversation": "id1"}, "conversation"),
     ("openai_responses", {"conversation": {"id": "id1"}}, "conversation"),
     ("openai_responses", {"prompt_cache_options": {"comparison_response_id": "id1"}}, "response"),
-    ("openai_responses", {"input": [{"type": "item_reference", "id": "id1"}]}, "response"),
+    ("openai_responses", {"input": [{"type": "item_reference", "id": "id1"}]}, "item"),
     (
         "openai_responses",
         {"tools": [{"type": "code_interpreter", "container": "id1"}]},

@@ -108,6 +108,26 @@ async def test_a_handle_is_visible_to_its_app_only(place: StorePlace) -> None:
 
 
 @in_event_loop
+async def test_own_handles_are_found_by_their_ids(place: StorePlace) -> None:
+    rows = [
+        HandleRow(kind="item", id=f"msg_{number}", app=app, provider="p", created=float(number))
+        for number, app in enumerate(["shop"] * 70 + ["other"] * 2)
+    ]
+    ids = [row.id for row in rows]
+    async with opened(place) as ledger:
+        store = ledger.store
+        for row in rows:
+            await store.add_handle(row)
+        assert await store.own_handles("item", [], "shop") == {}
+        assert await store.own_handles("file", ids, "shop") == {}
+        found = await store.own_handles("item", [*ids, "unknown"], "shop")
+        assert found == {row.id: row for row in rows[:70]}
+        await store.remove_old_handles("item", 69.0)
+        assert list(await store.own_handles("item", ids, "shop")) == ["msg_69"]
+        assert len(await store.own_handles("item", ids, "other")) == 2
+
+
+@in_event_loop
 async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
     async with opened(place, clock := Clock()) as ledger:
         await spend(ledger, "shop", "haiku", 100, rules=60, history=30)

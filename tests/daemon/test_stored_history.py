@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
+from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.store import HandleRow
@@ -51,6 +53,39 @@ def test_bill_of_a_call_is_the_size_of_its_conversation(tmp_path: Path) -> None:
         assert await history.tokens(APP, request()) == 180
         await history.end(await history.begin(APP, request(), 50), sent=False)
         assert await history.tokens(APP, request()) == 180
+
+    with_history(tmp_path, test)
+
+
+def test_items_count_by_their_size(tmp_path: Path) -> None:
+    """Also more of them than one statement reads."""
+
+    async def test(history: StoredHistory, store: SqliteStore) -> None:
+        item = HandleRow(kind="item", id="", app=APP, provider="openai", created=1.0, tokens=7)
+        for number in range(100):
+            await store.add_handle(replace(item, id=f"msg_{number}"))
+        # As earlier versions stored them.
+        await store.add_handle(replace(item, kind="response", id="rs_1"))
+        names = [{"type": "item_reference", "id": f"msg_{number}"} for number in range(100)]
+        names.append({"type": "reasoning", "id": "rs_1"})
+        assert await history.tokens(APP, request(conversation=None, input=names)) == 707
+        with pytest.raises(NotFound, match="'msg_100'"):
+            await history.tokens(APP, request(input=[{"id": "msg_100"}, *names]))
+        with pytest.raises(NotFound):
+            await history.tokens("other", request(conversation=None, input=names))
+
+    with_history(tmp_path, test)
+
+
+def test_items_are_forgotten_after_30_days(tmp_path: Path) -> None:
+    async def test(_: StoredHistory, store: SqliteStore) -> None:
+        kept, day = KeptObjects(store), 86_400
+        for age, id in enumerate(("msg_1", "msg_2", "msg_3")):
+            row = replace(CONVERSATION, created=day * (2 + 20.0 * age))
+            await kept.add(row, [("item", id, 7), ("response", f"resp_{age}", 7)])
+        ids = ["msg_1", "msg_2", "msg_3"]
+        assert list(await store.own_handles("item", ids, APP)) == ["msg_2", "msg_3"]
+        assert len(await store.handles("response", APP)) == 3
 
     with_history(tmp_path, test)
 

@@ -234,6 +234,22 @@ def test_response_continues_a_stored_one(client: openai.OpenAI) -> None:
     assert len(items) == 2 + len(first.output)
 
 
+def test_item_references_stand_for_items_of_stored_responses(client: openai.OpenAI) -> None:
+    asked: Any = {"role": "user", "content": LONG}
+    first = client.responses.create(model=MODEL, input=[asked])
+    names: list[Any] = [{"type": "item_reference", "id": item.id} for item in first.output]
+    more: Any = {"role": "user", "content": "More"}
+    second = client.responses.create(model=MODEL, input=[asked, *names, more])
+    continued = client.responses.create(model=MODEL, input=[more], previous_response_id=first.id)
+    assert second.usage is not None
+    assert continued.usage is not None
+    assert second.usage.input_tokens == continued.usage.input_tokens
+    unstored = client.responses.create(model=MODEL, input="Hello", store=False)
+    unknown: Any = {"type": "item_reference", "id": unstored.output[-1].id}
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.create(model=MODEL, input=[unknown, more])
+
+
 def test_stored_response_is_fetched_and_deleted(emu: Emulator, client: openai.OpenAI) -> None:
     made = client.responses.create(model=MODEL, input="Hello")
     assert client.responses.retrieve(made.id).output_text == made.output_text

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.daemon.store import HandleKind
+from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import AppReply
-from anaphora.values import Opaque, Reply, Thinking, Usage
+from anaphora.errors import AnaphoraError
+from anaphora.values import Opaque, Part, Reply, Usage
+from anaphora.wire.openai_responses.types import ITEM, WIRE
 
 Kept: TypeAlias = tuple[HandleKind, str, int | None]
 """Kind, id, and the tokens that a request is billed for when it refers to it."""
+
+
+_DAY = 86_400.0
+#: OpenAI keeps responses for 30 days.
+_ITEM_SECONDS = 30 * _DAY
+#: Of one response; the ids of further ones are not known later.
+_MOST_ITEMS = 256
+
+
+class KeptObjects:
+    """Notes whose the objects are that a provider keeps. Items of responses are forgotten when the
+    provider has deleted them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._removed = 0.0
+
+    async def add(self, row: HandleRow, kept: Iterable[Kept]) -> None:
+        """Objects of the app and the provider of `row`."""
+        rows = [
+            msgspec.structs.replace(row, kind=kind, id=id, tokens=tokens)
+            for kind, id, tokens in kept
+        ]
+        await asyncio.gather(*map(self._store.add_handle, rows))  # in one transaction
+        if any(each.kind == "item" for each in rows) and row.created - self._removed > _DAY:
+            self._removed = row.created
+            with contextlib.suppress(AnaphoraError):
+                await self._store.remove_old_handles("item", row.created - _ITEM_SECONDS)
 
 
 class _Item(msgspec.Struct):
@@ -43,8 +76,8 @@ def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iter
     """The objects that OpenAI keeps of a response."""
     if stored:
         yield "response", reply.id, usage.total
-        for id in _item_ids(reply):
-            yield "response", id, usage.output
+        for id, is_text in islice(_items(reply), _MOST_ITEMS):
+            yield "item", id, usage.output if is_text else usage.total
     for part in reply.message.parts:
         if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
             container = _decode_item(part.json).container_id
@@ -52,16 +85,20 @@ def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iter
                 yield "container", container, None
 
 
-def _item_ids(reply: Reply) -> Iterator[str]:
-    """Of items that can be sent back as an id alone: reasoning, and images."""
+def _items(reply: Reply) -> Iterator[tuple[str, bool]]:
+    """The ids of a response's items, and whether an item is all output: a server tool also has
+    what it read."""
     for part in reply.message.parts:
-        data = ""
-        if isinstance(part, Thinking) and part.extras is not None:
-            data = part.extras.get(part.provider or "", "")
-        elif isinstance(part, Opaque) and part.kind == "image_generation_call":
-            data = part.json
-        if data and (id := _decode_item(data).id):
-            yield id
+        if id := _decode_item(_item_fields(part)).id:
+            yield id, not isinstance(part, Opaque) or part.kind == "image_generation_call"
+
+
+def _item_fields(part: Part) -> str:
+    """JSON of the fields of an item; of a message, its first part has them."""
+    if isinstance(part, Opaque):
+        return part.json
+    extras = part.extras or {}
+    return extras.get(ITEM) or extras.get(WIRE) or "{}"
 
 
 def _of_messages(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:

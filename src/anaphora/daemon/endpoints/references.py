@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.facts.handles import is_stored_reasoning, not_found, stored_id
+from anaphora.daemon.facts.handles import is_stored_reasoning, not_found, own_rows, stored_id
 from anaphora.daemon.store import HandleKind, HandleRow, Store
-from anaphora.errors import NotFound, NotGranted, RequestRejected
+from anaphora.errors import NotGranted, RequestRejected
 
 #: Members of any object that hold the id of a stored one, or a list of them.
 _IDS: dict[str, HandleKind] = {
@@ -53,7 +53,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 def references(value: dict[str, Any]) -> Iterator[Reference]:
     """The stored objects that a decoded request names."""
-    _check_untyped(value)
+    yield from _untyped(value)
     stack: list[Any] = [value]
     while stack:
         one = stack.pop()
@@ -80,27 +80,25 @@ def references(value: dict[str, Any]) -> Iterator[Reference]:
 
 def _item(fields: dict[str, Any], kind: str) -> Iterator[Reference]:
     """An item of an earlier response, where the request holds its id and not its content."""
-    if kind == _ITEM_REFERENCE:
-        raise NotFound(
-            "references to single items of stored responses are not supported; use"
-            " previous_response_id",
-            status=404,
-            code="not_found_error",
-            param="input",
-        )
     id = fields.get("id")
-    stored = is_stored_reasoning(fields) if kind == "reasoning" else not fields.get("result")
-    if isinstance(id, str) and id and stored:
-        yield Reference("response", id, "input")
+    if kind == _ITEM_REFERENCE and not (isinstance(id, str) and id):
+        reason = "an item of the input needs a type, a role, or the id of a stored item"
+        raise RequestRejected(reason, status=400, param="input")
+    if kind == "reasoning" and not is_stored_reasoning(fields):
+        return
+    if kind == "image_generation_call" and fields.get("result"):
+        return
+    if isinstance(id, str) and id:
+        yield Reference("item", id, "input")
 
 
-def _check_untyped(value: dict[str, Any]) -> None:
+def _untyped(value: dict[str, Any]) -> Iterator[Reference]:
     """An item of Responses without a type and a role is a reference as well."""
     for name in ("input", "items"):
         listed = value.get(name)
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict) and not one.get("type") and not one.get("role"):
-                next(_item(one, _ITEM_REFERENCE))
+                yield from _item(one, _ITEM_REFERENCE)
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
@@ -130,14 +128,11 @@ async def check_references(
 ) -> tuple[HandleRow, ...]:
     """The rows of the objects that a request names. Raises `NotFound` for an object of another app,
     or of none, and `RequestRejected` where two are at different providers."""
-    rows: dict[tuple[str, str], HandleRow] = {}
-    for one in found:
-        if (one.kind, one.id) in rows:
-            continue
-        row = await store.handle(one.kind, one.id, app)
-        if row is None:
-            raise not_found(one.kind, one.id, one.param)
-        rows[one.kind, one.id] = row
+    named = {(one.kind, one.id): one.param for one in found}
+    rows = await own_rows(store, app, named)
+    for (kind, id), param in named.items():
+        if (kind, id) not in rows:
+            raise not_found(kind, id, param)
     if len({row.provider for row in rows.values()}) > 1:
         reason = "the request names stored objects of different providers"
         raise RequestRejected(reason, status=400)

@@ -36,7 +36,7 @@ from .headers import (
     own_headers,
     query_fields,
 )
-from .kept import kept_objects
+from .kept import KeptObjects, kept_objects
 from .models import write_model, write_models
 from .references import check_references
 from .routes import Route
@@ -70,6 +70,7 @@ class Endpoints:
         self._stored = stored
         self._clock = clock
         self._bodies = AppBodies()
+        self._kept = KeptObjects(store)
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
@@ -242,18 +243,15 @@ class Endpoints:
             return ()
         if not _KEEPING.intersection(permissions):
             return ()
-        now = self._clock()
+        row = HandleRow(
+            kind="response",
+            id=reply.reply.id,
+            app=call.app.id,
+            provider=reply.provider,
+            created=self._clock(),
+        )
         try:
-            for kind, id, tokens in kept_objects(request.wire, body.value, reply):
-                row = HandleRow(
-                    kind=kind,
-                    id=id,
-                    app=call.app.id,
-                    provider=reply.provider,
-                    created=now,
-                    tokens=tokens,
-                )
-                await self._store.add_handle(row)
+            await self._kept.add(row, kept_objects(request.wire, body.value, reply))
         except (AnaphoraError, *DECODE_ERRORS):
             text = "the stored response could not be recorded: its id cannot be used later"
             return (Notice("handle_not_stored", text),)

@@ -41,7 +41,7 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .kept import kept_of_response
+from .kept import KeptObjects, kept_of_response
 from .references import check_references, references
 from .routes import Route
 from .stored_usage import change_objects, change_results, without_cache_counts
@@ -88,6 +88,7 @@ class StoredObjects:
         whether a grant names a provider, or a route over it."""
         self._store = store
         self._forwarder = forwarder
+        self._kept = KeptObjects(store)
         self._late_bills = late_bills
         self._isolates = isolates
         self._reaches = reaches
@@ -194,9 +195,7 @@ class StoredObjects:
             return
         self._late_bills.fetched(row.app, reply)
         with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
-            for kind, id, tokens in kept_of_response(reply, reply.usage):
-                kept = msgspec.structs.replace(row, kind=kind, id=id, tokens=tokens)
-                await self._store.add_handle(kept)
+            await self._kept.add(row, kept_of_response(reply, reply.usage))
 
     def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
         """A response without what it read from a cache that other apps use, too."""

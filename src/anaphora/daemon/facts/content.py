@@ -312,13 +312,13 @@ def _note_typed(
     elif kind == "image_generation_call":
         found.add("images", item.get("result"))
         if not item.get("result"):
-            found.handles.append((f"{path}.id", "response", str(item.get("id"))))
+            found.handles.append((f"{path}.id", "item", str(item.get("id"))))
     elif _is_item_id(field, kind, item):
-        found.handles.append((f"{path}.id", "response", str(item["id"])))
+        found.handles.append((f"{path}.id", "item", str(item["id"])))
     elif kind in _TOOL_CHANGES:
         found.changes_tools = True
     elif kind == "item_reference":
-        found.handles.append((f"{path}.id", "response", str(item.get("id"))))
+        found.handles.append((f"{path}.id", "item", str(item.get("id"))))
     elif kind and kind not in _KNOWN and found.shown and path.endswith("]"):
         found.add("documents")  # a new kind of block: it may be anything
     if kind in ("tool_addition", "additional_tools", "tool_search_output"):

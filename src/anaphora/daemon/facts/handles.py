@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anaphora.daemon.store import HandleKind
+from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound
 
 _GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
@@ -36,6 +36,23 @@ def is_stored_reasoning(item: Mapping[str, Any]) -> bool:
     if not isinstance(id, str):
         return True
     return _WRITTEN_HERE.fullmatch(id) is None and (id.startswith("rs_") or not item.get("content"))
+
+
+async def own_rows(
+    store: Store, app: str, named: Iterable[tuple[HandleKind, str]]
+) -> dict[tuple[HandleKind, str], HandleRow]:
+    """The rows of those objects that belong to an app."""
+    ids: dict[HandleKind, list[str]] = {}
+    for kind, id in named:
+        ids.setdefault(kind, []).append(id)
+    rows: dict[tuple[HandleKind, str], HandleRow] = {}
+    for kind, some in ids.items():
+        found = await store.own_handles(kind, some, app)
+        if kind == "item" and (rest := [id for id in some if id not in found]):
+            # Earlier versions stored items of reasoning as responses.
+            found |= await store.own_handles("response", rest, app)
+        rows.update(((kind, id), row) for id, row in found.items())
+    return rows
 
 
 def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:

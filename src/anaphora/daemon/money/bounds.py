@@ -31,7 +31,7 @@ from .surcharges import price_factor
 
 _MILLION = 1_000_000
 #: Handles behind which there is history that is billed as input.
-HISTORY_KINDS = frozenset({"response", "conversation", "cached_content"})
+HISTORY_KINDS = frozenset({"response", "item", "conversation", "cached_content"})
 
 
 class CostBound(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
     for param, kind, _ in facts.handles:
         if kind in HISTORY_KINDS:
             reason = f"the size of the stored {kind.replace('_', ' ')} in {param} is unknown"
-            if kind == "response":
+            if kind in ("response", "item"):
                 reason += " until it is fetched, complete"
             raise _NoBound(reason)
     return 0

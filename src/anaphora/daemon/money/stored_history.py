@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora.daemon.facts.handles import not_found, stored_id
+from anaphora.daemon.facts.handles import not_found, own_rows, stored_id
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.daemon.store import HandleRow, Store
 
@@ -40,10 +40,11 @@ class StoredHistory:
         """The most that the history behind a request's handles can have; None where the size of one
         is not known. Raises `NotFound` for a handle that is not the app's own, or is at another
         provider."""
+        named = [(kind, stored_id(kind, text) or "") for _, kind, text in facts.handles]
+        rows = await own_rows(self._store, app, named)
         total: int | None = 0
-        for param, kind, text in facts.handles:
-            id = stored_id(kind, text)
-            row = None if id is None else await self._store.handle(kind, id, app)
+        for (param, kind, text), key in zip(facts.handles, named, strict=True):
+            row = rows.get(key)
             if row is None or provider not in (None, row.provider):
                 raise not_found(kind, text, param)
             if kind not in HISTORY_KINDS:

@@ -6,7 +6,7 @@ Amounts are whole nano-dollars. Times are seconds since 1970; a day is a UTC dat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -19,8 +19,9 @@ sent and its bill never came; nothing was charged."""
 LARGEST_AMOUNT = 2**53
 
 HandleKind: TypeAlias = Literal[
-    "response", "conversation", "file", "batch", "cached_content", "container"
+    "response", "item", "conversation", "file", "batch", "cached_content", "container"
 ]
+"""An item is one of a stored response."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -192,6 +193,12 @@ class Store(Protocol):
         """None also where it belongs to another app."""
         ...
 
+    async def own_handles(
+        self, kind: HandleKind, ids: Iterable[str], app: str
+    ) -> dict[str, HandleRow]:
+        """Those of the ids that belong to an app."""
+        ...
+
     async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]: ...
     async def grow_handle(
         self, row: HandleRow, growth: int | None, size: int | None = None
@@ -202,5 +209,6 @@ class Store(Protocol):
         ...
 
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
+    async def remove_old_handles(self, kind: HandleKind, before: float) -> None: ...
 
     async def close(self) -> None: ...

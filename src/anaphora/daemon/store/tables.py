@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import HandleKind, HandleRow, TokenRow
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
+#: Ids that are looked up in one statement.
+_AT_ONCE = 32
+_OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
 
 
@@ -61,6 +64,19 @@ class SmallTables(ABC):
         rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
         return rows[-1] if rows else None
 
+    async def own_handles(
+        self, kind: HandleKind, ids: Iterable[str], app: str
+    ) -> dict[str, HandleRow]:
+        found: dict[str, HandleRow] = {}
+        wanted = list(dict.fromkeys(ids))
+        for begin in range(0, len(wanted), _AT_ONCE):
+            some = wanted[begin : begin + _AT_ONCE]
+            # Always as many values: a statement is prepared once.
+            some += some[-1:] * (_AT_ONCE - len(some))
+            rows = await self._handles(_OWN, kind, app, *some)
+            found.update((row.id, row) for row in rows)
+        return found
+
     async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]:
         return await self._handles("kind = $1 AND app = $2", kind, app)
 
@@ -88,4 +104,9 @@ class SmallTables(ABC):
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
         await self._change(
             "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app
+        )
+
+    async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
+        await self._change(
+            "DELETE FROM handles WHERE kind = $1 AND created < $2", kind, before, kept=True
         )

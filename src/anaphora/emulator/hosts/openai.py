@@ -298,9 +298,10 @@ class OpenAIResponsesHost(OpenAIHost):
         if request.value("background") is True and request.value("store") is False:
             reason = "background responses are stored: `store` must not be false"
             raise RequestRejected(reason, status=400, param="background")
-        items = input_items(fields.get("input", NULL))
+        given = input_items(fields.get("input", NULL))
+        items = tuple(self._referred(request.workspace, item) for item in given)
         previous = request.value("previous_response_id")
-        if previous is None and "model" in fields:
+        if previous is None and "model" in fields and items == given:
             return CompleteBody(request.body, items)
         if previous is not None:
             stored = self._stored.find(request.workspace, str(previous))
@@ -316,6 +317,22 @@ class OpenAIResponsesHost(OpenAIHost):
         complete.pop("previous_response_id", None)
         complete["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
         return CompleteBody(msgspec.json.encode(complete), items)
+
+    def _referred(self, workspace: str, item: bytes) -> bytes:
+        """The stored item that a reference stands for; any other item is itself."""
+        if b'"role"' in item or (b'"type"' in item and b'"item_reference"' not in item):
+            return item
+        fields = decode_value(item, "input")
+        if not isinstance(fields, dict) or "role" in fields:
+            return item
+        if fields.get("type") not in (None, "item_reference"):
+            return item
+        for stored in self._stored.list(workspace):
+            for each in stored.output:
+                if decode_value(each, "output").get("id") == fields.get("id"):
+                    return each
+        reason = f"Item with id '{fields.get('id')}' not found."
+        raise NotFound(reason, status=404, param="input")
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         if request.value("store") is False or request.route.operation == "compact":
