@@ -435,6 +435,29 @@ def test_service_tier_of_the_reply_is_the_one_that_costs(wire: str) -> None:
     assert costs == [standard, dear, standard, dear, dear]
 
 
+def test_model_that_answered_is_the_one_that_costs() -> None:
+    """A snapshot is the model that was asked for, and so is a name that is not known. A price in
+    the configuration for a name that only the app knows stays."""
+    price = {"input": 7, "output": 7}
+    settings = {"wire": "openai_chat", "key": {"env": "KEY"}, "prices": {"mine": price}}
+    costs = []
+    with scripted_provider() as provider:
+        settings["base_url"] = provider.url
+        with Client.from_config({"providers": {"main": settings}}, environ={"KEY": KEY}) as client:
+            for asked, answered in (
+                ("gpt-5.2", "gpt-5.2-2025-12-11"),
+                ("gpt-5.2", "unknown"),
+                ("gpt-5.2", "gpt-5-mini"),
+                ("mine", "gpt-5-mini"),
+            ):
+                provider.model = answered
+                response = client.complete("Hello?", "main", model=asked)
+                costs.append(response.cost_usd)
+                assert (response.model, response.record.model) == (answered, asked)
+    # For 10 tokens of input and 5 of output.
+    assert costs == [Decimal("0.0000875")] * 2 + [Decimal("0.0000125"), Decimal("0.000105")]
+
+
 def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Played:
     if way.through == "session":
         return play(way, emu, model=model, provider={"wire": wire}, service_tier=tier)

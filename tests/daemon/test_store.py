@@ -128,6 +128,28 @@ async def test_own_handles_are_found_by_their_ids(place: StorePlace) -> None:
 
 
 @in_event_loop
+async def test_spend_is_booked_under_the_model_that_answered(place: StorePlace) -> None:
+    """Of a hold, and of one that was settled at its bound before."""
+    async with opened(place) as ledger:
+        first, second = [
+            await ledger.hold(an_app(), provider="p", model="asked", request_id="r", bound=90)
+            for _ in range(2)
+        ]
+        await first.settle(50, "billed", labels={"rules": 20}, model="answered")
+        await second.settle(90, "bound", model="answered")
+        found = await ledger.store.spend(["model"])
+        assert [(row.model, row.calls, row.billed) for row in found] == [("answered", 2, 140)]
+        found = await ledger.store.spend(["model", "label"])
+        assert [(row.model, row.label, row.billed) for row in found] == [
+            ("answered", "", 120),
+            ("answered", "rules", 20),
+        ]
+        await second.settle(30, "billed")
+        found = await ledger.store.spend(["model"])
+        assert sum(row.billed for row in found) == 80
+
+
+@in_event_loop
 async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
     async with opened(place, clock := Clock()) as ledger:
         await spend(ledger, "shop", "haiku", 100, rules=60, history=30)

@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora import catalog
 from anaphora.errors import ChainBroken, NewerSchema
 from anaphora.values import Ttl
 
@@ -169,6 +170,11 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     turn: int = 0
     """Its number within the conversation."""
     blocks: tuple[AuditBlock, ...] = ()
+
+    @property
+    def billed_model(self) -> str:
+        """The model that it is billed for: where another one than was asked for answered, that."""
+        return catalog.answering_model(self.system, self.model, self.answered_by or "")
 
 
 class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):

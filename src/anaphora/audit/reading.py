@@ -193,7 +193,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, call: AuditEnvelope) -> bool:
         return (
-            (self.model is None or fnmatchcase(call.model, self.model))
+            (self.model is None or fnmatchcase(call.billed_model, self.model))
             and (self.since is None or call.at >= self.since)
             and (self.until is None or call.at < self.until)
             and (self.outcome is None or call.outcome == self.outcome)

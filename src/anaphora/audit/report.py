@@ -107,7 +107,7 @@ def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
     bounded = {id(group): BoundedNames(_MOST_NAMES) for group in (made.models, made.labels)}
     for call in calls:
         made.total.add(call)
-        _add(made.models, bounded[id(made.models)](call.model), call)
+        _add(made.models, bounded[id(made.models)](call.billed_model), call)
         for name in dict.fromkeys(call.labels) or (NO_LABEL,):
             _add(made.labels, bounded[id(made.labels)](name), call)
         _add(made.days, time.strftime("%Y-%m-%d", time.gmtime(call.at)), call)

@@ -124,6 +124,8 @@ _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
 #: Models whose names begin with the provider's own: not a prefix to take off.
 _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
 
+#: The date at the end of a name.
+_SNAPSHOT = re.compile(r"[-@][0-9-]+")
 #: How alike two names must be, and two words of names.
 _ALIKE, _ALIKE_WORDS = 0.7, 0.75
 _WORDS = re.compile(r"[^a-z0-9]+")
@@ -137,6 +139,17 @@ def maker_of(model: str) -> str | None:
     if "/" in name or (":" in name and not name.startswith("ft:")):
         return None
     return next((maker for maker, begins in _MAKERS.items() if begins.match(name)), None)
+
+
+def answering_model(provider: str, asked: str, answered: str) -> str:
+    """The model that a call is billed for: another one than it asked for, where the provider
+    answered with another one that is known. A snapshot is the model that was asked for."""
+    if not answered or answered == asked or provider not in SHIPPED.catalog.entries:
+        return asked
+    if answered.startswith(asked) and _SNAPSHOT.fullmatch(answered, len(asked)):
+        return asked
+    other = profile(provider, answered)
+    return other.id if other.known and other.id != profile(provider, asked).id else asked
 
 
 def is_maker(provider: str) -> bool:

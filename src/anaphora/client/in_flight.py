@@ -17,7 +17,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
 from .failures import reported
-from .prices import cost_unknown, served_tier
+from .prices import answering_model, cost_unknown, price_of_model, served_tier
 from .response import Attempt, BlockShare, Record, block_shares
 from .target import Target
 from .transport import HttpRequest
@@ -198,11 +198,11 @@ class InFlight:
         """Sets the cost of a call that was answered, or adds a notice; returns the price."""
         target, tier = self.target, service_tier(prepared)
         try:
-            price = target.price(self.sent_at, tier, batch=self.batch)
+            price = self._price(tier)
             if self.reply is not None and self.reply.extras:
                 served = served_tier(self.reply, tier)
                 if served != tier:  # a flexible or a priority call that ran as a standard one
-                    price = target.price(self.sent_at, served, batch=self.batch) or price
+                    price = self._price(served) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
         except Exception as problem:
             self.failed("price_failed", problem)
@@ -216,8 +216,14 @@ class InFlight:
         prepared = self.prepared.get(self.index)
         if prepared is None or usage.output is None:
             return None
-        price = self.target.price(self.sent_at, service_tier(prepared), batch=self.batch)
+        price = self._price(service_tier(prepared))
         return None if price is None else price.of_output(usage)
+
+    def _price(self, tier: str) -> Price | None:
+        """Of the model that answered."""
+        target = self.target
+        model = target.model if self.reply is None else answering_model(target, self.reply.model)
+        return price_of_model(target, model, self.sent_at, tier, batch=self.batch)
 
 
 def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:

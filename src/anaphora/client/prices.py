@@ -37,6 +37,29 @@ def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> 
     )
 
 
+def answering_model(target: Target, answered: str) -> str:
+    """The model that a call is billed for: that of the target, or the one that answered."""
+    if not answered or answered == target.model:
+        return target.model
+    model = catalog.answering_model(target.endpoint.system, target.model, answered)
+    # A name that only the app knows, with a price for it: a deployment, for example.
+    own = not target.profile.known and target.model in target.endpoint.config.prices
+    return target.model if own else model
+
+
+def price_of_model(
+    target: Target, model: str, at: float, tier: str, *, batch: bool = False
+) -> Price | None:
+    """The price of a model that answered at a target; of the one that was asked for, where the
+    other has none."""
+    found = None
+    if model != target.model:
+        rules = catalog.rules(target.endpoint.system, model, target.endpoint.base_wire)
+        other = msgspec.structs.replace(target, model=model, rules=rules)
+        found = find_price(other, at, tier, batch=batch)
+    return target.price(at, tier, batch=batch) if found is None else found
+
+
 class _ServedReply(msgspec.Struct):
     service_tier: str | None = None
 

@@ -47,7 +47,7 @@ class LogSums:
         self.details.add(call, self._names)
         self.first, self.last = min(self.first, call.at), max(self.last, call.at)
         self._add_to_cell(call)
-        named = {"app": (call.app,), "provider": (call.provider,), "model": (call.model,)}
+        named = {"app": (call.app,), "provider": (call.provider,), "model": (call.billed_model,)}
         for kind, names in named.items():
             self._add_to_group(kind, names, call)
         self._add_to_group("label", tuple(dict.fromkeys(call.labels)) or (NO_LABEL,), call)

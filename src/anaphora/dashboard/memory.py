@@ -254,7 +254,7 @@ class _MinuteSums:
 
     def add(self, call: AuditEnvelope) -> None:
         name = self._names
-        key = name["app"](call.app), name["provider"](call.provider), name["model"](call.model)
+        key = name["app"](call.app), name["provider"](call.provider), name["model"](call.billed_model)
         minute = int(call.at // _MINUTE)
         cells = self._minutes.setdefault(minute, {})
         cell = cells.get(key)
@@ -298,7 +298,7 @@ class _MemoryConversation:
         return (
             self._began < view.until
             and view.since <= self._ended
-            and matches(view, call.app, call.provider, call.model)
+            and matches(view, call.app, call.provider, call.billed_model)
             and (view.label is None or view.label in self._labels)
         )
 
@@ -308,7 +308,7 @@ class _MemoryConversation:
             id=id,
             app=call.app,
             provider=call.provider,
-            model=call.model,
+            model=call.billed_model,
             began=self._began,
             ended=self._ended,
             sums=msgspec.structs.replace(self._sums),
@@ -331,6 +331,6 @@ def _fits(call: AuditEnvelope, view: View) -> bool:
     return (
         view.since // _MINUTE <= call.at // _MINUTE
         and call.at // _MINUTE * _MINUTE < view.until
-        and matches(view, call.app, call.provider, call.model)
+        and matches(view, call.app, call.provider, call.billed_model)
         and (view.label is None or has_label(call, view.label))
     )

@@ -19,7 +19,7 @@ def is_found(call: AuditEnvelope, query: CallQuery) -> bool:
 def _in_view(call: AuditEnvelope, view: View) -> bool:
     return (
         view.since <= call.at < view.until
-        and matches(view, call.app, call.provider, call.model)
+        and matches(view, call.app, call.provider, call.billed_model)
         and (view.label is None or has_label(call, view.label))
     )
 
@@ -54,5 +54,5 @@ def has_text(call: AuditEnvelope, text: str) -> bool:
     if not text:
         return True
     ids = call.call_id, call.request_id, call.response_id
-    fields = call.app, call.provider, call.model, call.cause, *ids
+    fields = call.app, call.provider, call.model, call.answered_by, call.cause, *ids
     return any(field and text in field.casefold() for field in fields)

@@ -157,7 +157,7 @@ def calls_table(
         if apps:
             row.append(name(call.app))
         row += [
-            [name(call.model), htpy.div(".dim")[name(call.provider)]],
+            [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
             usage_cell(call),
             reported(call.usage.output),
             call_cost(call),

@@ -30,6 +30,7 @@ from anaphora.client.turn import Caller, TurnRequest
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
+from anaphora.daemon.money.billed_prices import billed_model
 from anaphora.daemon.money.bounds import CostBound
 from anaphora.daemon.money.late_bills import LateBill, LateBills
 from anaphora.daemon.money.ledger import Ledger, OpenHold
@@ -381,6 +382,7 @@ class DelegatedCall(Caller):
             read_by_others=self._hidden,
             labels=self._labels(prepared, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
+            model=billed_model(self._builder.facts, flight.target, flight.reply),
         )
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
@@ -431,6 +433,7 @@ class DelegatedCall(Caller):
             usage=cost.usage,
             read_by_others=hidden,
             labels=self._labels(prepared, cost, None),
+            model=billed_model(self._builder.facts, target, partial),
         )
 
     def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:

@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.catalog import Price
 from anaphora.client.in_flight import cost_of
-from anaphora.client.prices import served_tier
+from anaphora.client.prices import answering_model, price_of_model, served_tier
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan
@@ -40,7 +40,7 @@ def billed_price(
     if reply is None:
         return target.price(at, tier)
     served = served_tier(reply, tier)
-    prices = _prices_of(facts, target, reply.model, at)
+    prices = _prices_of(facts, target, reply, at)
     found = prices(served)
     return prices(tier) if found is None and served != tier else found
 
@@ -83,17 +83,27 @@ def _served_usage(reply: Reply) -> _ServedUsage:
         return _ServedUsage()
 
 
+def billed_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
+    """The model that a call is charged to: the one that answered, where it is known or the request
+    names it."""
+    if reply is None or reply.model in ("", target.model):
+        return target.model
+    others = () if facts is None else [model for _, model in facts.models[1:]]
+    return reply.model if reply.model in others else answering_model(target, reply.model)
+
+
 def _prices_of(
-    facts: RequestFacts | None, target: Target, answered: str, at: float
+    facts: RequestFacts | None, target: Target, reply: Reply, at: float
 ) -> Callable[[str], Price | None]:
-    """Prices by tier. Only where a request names several models is the one that answered looked
-    up: providers also answer with names of snapshots."""
+    """Prices by tier. Where a request names several models, and none of them is known to have
+    answered, the dearest counts."""
+    model = billed_model(facts, target, reply)
     others = [] if facts is None else [model for _, model in facts.models[1:]]
-    if not others or answered in ("", target.model):
-        return lambda tier: target.price(at, tier)
+    if model != target.model or not others or reply.model in ("", target.model):
+        return lambda tier: price_of_model(target, model, at, tier)
 
     def find(tier: str) -> Price | None:
-        found = target.endpoint.target(answered).price(at, tier)
+        found = target.endpoint.target(reply.model).price(at, tier)
         if found is not None:
             return found
         named = [target.price(at, tier)]

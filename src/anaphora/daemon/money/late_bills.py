@@ -19,6 +19,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan
 from anaphora.values import Reply, ReplyEnd
 
+from .billed_prices import billed_model
 from .ledger import OpenHold
 from .settling import cost_of_reply, label_costs, nano_usd_up
 from .surcharges import rates_of
@@ -89,6 +90,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             read_by_others=hidden,
             labels=label_costs(self.shares, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
+            model=billed_model(self.facts, self.target, reply),
         )
         return True
 

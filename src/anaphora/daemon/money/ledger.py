@@ -101,9 +101,11 @@ class OpenHold:
         read_by_others: int = 0,
         labels: Mapping[str, int] | None = None,
         saved: int = 0,
+        model: str = "",
     ) -> None:
-        """Returns when the settlement is on the disk, or is kept because the disk is full."""
-        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved)
+        """Returns when the settlement is on the disk, or is kept because the disk is full. `model`
+        is the one that answered; empty: that of the hold."""
+        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
         await self._ledger.store.settle(settlement)
 
     def settle_later(
@@ -115,9 +117,10 @@ class OpenHold:
         read_by_others: int = 0,
         labels: Mapping[str, int] | None = None,
         saved: int = 0,
+        model: str = "",
     ) -> None:
         """The same without waiting. Never raises."""
-        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved)
+        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
         self._ledger.store.settle_later(settlement)
 
     def settle_at_bound(self) -> None:
@@ -136,6 +139,7 @@ class OpenHold:
         read_by_others: int,
         labels: Mapping[str, int] | None,
         saved: int,
+        model: str,
     ) -> Settlement:
         self._settled = True
         usage = usage or Usage()
@@ -164,6 +168,7 @@ class OpenHold:
             read_by_others=read_by_others,
             labels=_storable(labels) if labels else {},
             saved=saved,
+            model="" if model == self.hold.model else model,
         )
 
     def __del__(self) -> None:

@@ -61,6 +61,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-dollars of the prompt by block label."""
     saved: int = 0
     """Nano-dollars less than without a cache."""
+    model: str = ""
+    """The model that answered; empty: that of the hold."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):

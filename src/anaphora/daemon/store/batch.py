@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import NANO
@@ -257,6 +257,8 @@ class _Batch:
                 self._correct(entry, wanted[entry.hold.id])
 
     def _enter(self, row: HoldRow, settlement: Settlement) -> None:
+        if settlement.model:
+            row = replace(row, model=settlement.model)
         self._entries[row.id] = (
             row.id, row.app, row.provider, row.model, row.request_id, row.day, row.at, row.bound,
             settlement.at, settlement.billed, settlement.kind, settlement.input, settlement.read,

@@ -221,7 +221,7 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     return [
         [moment(call.at, "second"), id and htpy.div(".dim")[htpy.code[name(id, 40)]]],
         name(call.app),
-        [name(call.model), htpy.div(".dim")[name(call.provider)]],
+        [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [
             tag([name(call.outcome, 40), repeats], "good" if call.outcome == "ok" else "bad"),
             call.cause and htpy.div[name(cause_words(call.cause))],

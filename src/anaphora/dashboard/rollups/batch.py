@@ -201,11 +201,12 @@ class Batch:
 
     def _service(self, call: AuditEnvelope) -> tuple[int, int, int]:
         """The numbers of the app, the provider and the model."""
-        found = self._services.get((call.app, call.provider, call.model))
+        model = call.billed_model
+        found = self._services.get((call.app, call.provider, model))
         if found is None:
             names, app = self._names, self._names.id("app", call.app)
-            found = app, names.id("provider", call.provider), names.model(app, call.model)
-            self._services[call.app, call.provider, call.model] = found
+            found = app, names.id("provider", call.provider), names.model(app, model)
+            self._services[call.app, call.provider, model] = found
         return found
 
     def _add_blocks(self, key: Key, cell: _Cell, call: AuditEnvelope) -> int:

@@ -20,6 +20,12 @@ FENCED = "AN001"
 
 _WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 24))})"
 
+#: Of a statement of its own: a hold keeps the model that answered where its settlement is lost.
+_ANSWERED = """
+UPDATE holds SET model = given.model FROM unnest($1::text[], $2::text[]) AS given (id, model)
+WHERE holds.id = given.id
+"""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,6 +40,9 @@ async def write(
 ) -> dict[str, GrantExceeded]:
     """Durable when it returns. Why holds were refused, by their ids. A node of None holds nothing,
     and is not fenced."""
+    if others := [one for one in settlements if one.model]:
+        ids, models = [one.hold for one in others], [one.model for one in others]
+        await connection.execute(_ANSWERED, ids, models, timeout=timeout)
     holds = [one.hold for one in requests]
     rows = await connection.fetch(
         _WRITE,
