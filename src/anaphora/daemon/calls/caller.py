@@ -399,7 +399,15 @@ class DelegatedCall(Caller):
         expected = None
         if builder.masked and builder.remembered is not None:
             expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
-        bill = LateBill.of(reply.id, hold, facts, flight, masked=builder.masked, expected=expected)
+        bill = LateBill.of(
+            reply.id,
+            hold,
+            facts,
+            flight,
+            most=self._bound,
+            masked=builder.masked,
+            expected=expected,
+        )
         self._tools.late_bills.add(self._call.app.id, bill)
         return True
 

@@ -20,7 +20,7 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
-from anaphora.daemon.money.late_bills import LateBills, read_response
+from anaphora.daemon.money.late_bills import LateBills, is_queued, read_response
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
@@ -160,6 +160,7 @@ class StoredObjects:
         if route.kind == "conversation" and body is not None:
             # Before it is sent: the provider may keep what its answer does not confirm.
             await self._store.grow_handle(row, _most_tokens(body))
+        began = await self._has_begun(row, route)
         sent = self._forwarder.send(
             row.provider,
             exchange.method,
@@ -181,19 +182,34 @@ class StoredObjects:
                 response = self._own_results(app, row.provider, response)
             return response
         if route.kind == "response":
-            await self._note_late(row, route, response)
+            await self._note_late(row, route, response, began)
             response = self._own_view(app, row.provider, response)
         return self._rewritten(exchange, row.provider, response)
 
-    async def _note_late(self, row: HandleRow, route: Route, response: ProviderResponse) -> None:
+    async def _has_begun(self, row: HandleRow, route: Route) -> bool | None:
+        """Whether a background response that is about to be cancelled has begun; None: unknown, or
+        it is not cancelled. One that has not costs nothing."""
+        if route.rest != "cancel" or not self._late_bills.waits_for(row.app, row.id):
+            return None
+        with contextlib.suppress(AnaphoraError):
+            found = await self._forwarder.send(row.provider, "GET", f"/v1/responses/{row.id}")
+            return not is_queued(found.body)
+        return None
+
+    async def _note_late(
+        self, row: HandleRow, route: Route, response: ProviderResponse, began: bool | None
+    ) -> None:
         """The bill, the size and the items of a background response are known only when it is
-        fetched. The app gets it also where the store fails."""
+        fetched, or has been cancelled. The app gets it also where the store fails."""
         if row.tokens is not None or route.operation == "delete" or route.rest == "input_items":
             return
-        reply = read_response(response.body)
-        if reply is None or reply.id != row.id or reply.usage.total is None:
+        fetched = read_response(response.body)
+        if fetched is None or fetched.reply.id != row.id:
             return
-        self._late_bills.fetched(row.app, reply)
+        reply = fetched.reply
+        self._late_bills.fetched(row.app, msgspec.structs.replace(fetched, began=began))
+        if reply.usage.total is None:
+            return
         with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
             await self._kept.add(row, kept_of_response(reply, reply.usage))
 

@@ -1,5 +1,5 @@
 """Bills that come after the answer: a response that the provider makes in the background is settled
-at its bound, and to the bill once its app fetches it."""
+at its bound, and to the bill once its app fetches or cancels it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,44 @@ import msgspec
 
 from anaphora import wire
 from anaphora.cache.verdict import Prediction, saved_usd
+from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import own_usage
 from anaphora.daemon.facts.request import RequestFacts
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Reply, ReplyEnd
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
 from .billed_prices import billed_model
+from .bounds import CostBound
 from .ledger import OpenHold
-from .settling import cost_of_reply, label_costs, nano_usd_up
-from .surcharges import rates_of
+from .settling import (
+    AttemptCost,
+    cost_of_failure,
+    cost_of_reply,
+    label_costs,
+    nano_usd_up,
+    thinks_unseen,
+)
+from .surcharges import Surcharge, rates_of
 
 _log = logging.getLogger("anaphora.daemon")
 
 #: Responses that are waited for; the bill of an older one is no longer looked for.
 _MOST = 4096
+
+
+class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
+    """A background response, as far as it has come."""
+
+    reply: Reply
+    failed: bool = False
+    canceled: bool = False
+    began: bool | None = None
+    """Whether it had begun when it was canceled; None: unknown."""
 
 
 class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -41,6 +61,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     at: float
     tier: str
     shares: tuple[BlockShare, ...]
+    most: CostBound
     masked: bool
     """Other apps use the cache, too."""
     expected: Prediction | None
@@ -53,6 +74,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         facts: RequestFacts,
         flight: InFlight,
         *,
+        most: CostBound,
         masked: bool,
         expected: Prediction | None,
     ) -> LateBill:
@@ -67,32 +89,61 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             at=flight.sent_at,
             tier=service_tier(prepared),
             shares=prepared.block_shares(),
+            most=most,
             masked=masked,
             expected=expected,
         )
 
-    def settle(self, reply: Reply) -> bool:
-        """Whether the reply has its bill."""
-        usage, hidden = reply.usage, 0
-        if usage.input is None:
-            return False
-        if self.masked:
-            usage, hidden = own_usage(usage, self.expected, self.plan)
+    def settle(self, fetched: FetchedResponse) -> bool:
+        """Whether what it cost is known now."""
+        reply, hidden = fetched.reply, 0
         price, surcharge = rates_of(
             self.facts, self.target, self.plan, reply, at=self.at, tier=self.tier
         )
-        cost = cost_of_reply(usage, price, self.plan, self.hold.hold.bound, surcharge)
-        saved = saved_usd(usage, price)
+        usage, labels, saved = reply.usage, dict[str, int](), None
+        if usage.input is not None:
+            if self.masked:
+                usage, hidden = own_usage(usage, self.expected, self.plan)
+            cost = cost_of_reply(usage, price, self.plan, self.hold.hold.bound, surcharge)
+            labels |= label_costs(self.shares, cost, price)
+            saved = saved_usd(usage, price)
+        elif fetched.failed or fetched.canceled:
+            cost = self._without_bill(fetched, price, surcharge)
+        else:
+            return False
+        if cost.kind == "bound":
+            return False
         self.hold.settle_later(
             cost.nano_usd,
             cost.kind,
-            usage=usage,
+            usage=cost.usage,
             read_by_others=hidden,
-            labels=label_costs(self.shares, cost, price),
+            labels=labels,
             saved=0 if saved is None else nano_usd_up(saved),
             model=billed_model(self.facts, self.target, reply),
         )
         return True
+
+    def _without_bill(
+        self, fetched: FetchedResponse, price: Price | None, surcharge: Surcharge | None
+    ) -> AttemptCost:
+        """Of a response that ended early, whose usage is not reported: nothing where it failed
+        before any output, or never began; else what a broken-off stream costs."""
+        target, most = self.target, self.most
+        if fetched.canceled and fetched.began is False:
+            return AttemptCost(nano_usd=0, kind="free")
+        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, fetched.reply)
+        return cost_of_failure(
+            Upstream("the response failed", status=500) if fetched.failed else None,
+            fetched.reply,
+            price=price,
+            plan=self.plan,
+            bound=self.hold.hold.bound,
+            input_tokens=most.input_tokens,
+            unseen_tokens=most.output_tokens if unseen else 0,
+            bytes_per_token=target.profile.bytes_per_token.value,
+            surcharge=surcharge,
+        )
 
 
 class LateBills:
@@ -106,25 +157,63 @@ class LateBills:
         if len(self._waiting) > _MOST:
             self._waiting.popitem(last=False)
 
-    def fetched(self, app: str, reply: Reply) -> None:
+    def waits_for(self, app: str, response_id: str) -> bool:
+        return (app, response_id) in self._waiting
+
+    def fetched(self, app: str, fetched: FetchedResponse) -> None:
         """An app has fetched a response. Never raises: the response goes to the app."""
-        bill = self._waiting.get((app, reply.id))
+        bill = self._waiting.get((app, fetched.reply.id))
         try:
-            if bill is not None and bill.settle(reply):
-                del self._waiting[app, reply.id]
+            if bill is not None and bill.settle(fetched):
+                del self._waiting[app, fetched.reply.id]
         except Exception:
             _log.exception("the bill of a background response was not settled")
 
 
-def read_response(body: bytes) -> Reply | None:
-    """A response that was fetched: JSON, or a stream of events. None where it failed, or is no
-    whole response."""
+class _Status(msgspec.Struct):
+    status: str | None = None
+
+
+class _StatusEvent(msgspec.Struct):
+    response: msgspec.Raw
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+_decode_event = msgspec.json.Decoder(_StatusEvent).decode
+
+
+def read_response(body: bytes) -> FetchedResponse | None:
+    """A response that was fetched: JSON, or a stream of events. None where it is no whole
+    response."""
     responses = wire.get("openai_responses")
     try:
-        if body.lstrip()[:1] == b"{":
-            return responses.read_reply(body)
+        data = body if body.lstrip()[:1] == b"{" else _last_response(body)
+        status = None if data is None else _decode_status(data).status
+        if data is not None and status == "failed":
+            # Its error would be raised.
+            members = {**decode_members(data), "status": msgspec.Raw(b'"incomplete"')}
+            return FetchedResponse(responses.read_reply(encode_members(members)), failed=True)
+        if data is not None and (data is body or status == "cancelled"):
+            return FetchedResponse(responses.read_reply(data), canceled=status == "cancelled")
         reader = responses.reader()
         events = [*reader.feed(body), *reader.close()]
-    except AnaphoraError:
+    except (AnaphoraError, *DECODE_ERRORS):
         return None
-    return next((event.reply for event in events if isinstance(event, ReplyEnd)), None)
+    ends = (event.reply for event in events if isinstance(event, ReplyEnd))
+    return next(map(FetchedResponse, ends), None)
+
+
+def _last_response(body: bytes) -> bytes | None:
+    """Of the last event that has a response."""
+    for line in reversed(body.splitlines()):
+        if line.startswith(b"data:") and b'"response"' in line:
+            return bytes(_decode_event(line[5:]).response)
+    return None
+
+
+def is_queued(body: bytes) -> bool:
+    """Whether a response that was fetched has not begun."""
+    try:
+        return _decode_status(body).status == "queued"
+    except DECODE_ERRORS:
+        return False

@@ -1,0 +1,154 @@
+"""Background responses that end early: their spend is settled when the app fetches or cancels
+them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
+from support.socket_upstream import UpstreamConnection, socket_upstream
+
+from anaphora import emulator
+from anaphora.cli.common import anaphora
+from anaphora.emulator import EmulatorOptions, Latency
+
+LIMITED: dict[str, Any] = {
+    **GRANT,
+    "llm": {**GRANT["llm"], "usd_per_day": 5, "allow": ["stored_responses", "background"]},
+}
+AT_OPENAI = {"anaphora-provider": "openai"}
+QUEUED: dict[str, Any] = {
+    "id": "resp_1",
+    "object": "response",
+    "model": "gpt-4.1",
+    "status": "queued",
+    "output": [],
+    "usage": None,
+}
+BODY = {"model": "gpt-4.1", "input": "Hello?", "max_output_tokens": 1000, "store": True}
+USAGE = {"input_tokens": 1000, "output_tokens": 10, "total_tokens": 1010}
+BILL = 1000 * 2_000 + 10 * 8_000
+WORD = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "incomplete",
+    "content": [{"type": "output_text", "text": "Hello.", "annotations": []}],
+}
+FAILED = {"status": "failed", "error": {"code": "server_error", "message": "broken"}}
+CANCELED = {"status": "cancelled"}
+
+
+def spent(daemon: TestedDaemon) -> tuple[int, int]:
+    """Billed and estimated nano-dollars."""
+    command = ["spend", "--home", str(daemon.home), "--json"]
+    result = CliRunner().invoke(anaphora, command, catch_exceptions=False)
+    total = json.loads(result.output)["total"]
+    return total["billed_nano_usd"], total["estimated_nano_usd"]
+
+
+def settled(daemon: TestedDaemon, before: tuple[int, int]) -> tuple[int, int]:
+    """What is spent once it has changed: that is written after the answer."""
+    until = time.monotonic() + 20
+    while (now := spent(daemon)) == before and time.monotonic() < until:
+        time.sleep(0.02)
+    return now
+
+
+class BackgroundProvider:
+    """Answers with a queued response, and with the given fields when it is fetched or canceled."""
+
+    def __init__(self, ended: dict[str, Any], *, stream: bool, begun: bool = True) -> None:
+        self.ended = {**QUEUED, **ended}
+        self.stream = stream
+        self.queued = not begun
+
+    def handle(self, connection: UpstreamConnection) -> None:
+        while request := connection.read_request():
+            method, path = request.split(b" ")[:2]
+            kind, body = b"application/json", json.dumps(self.ended).encode()
+            if path == b"/openai/v1/responses" or path == b"/v1/responses":
+                body = json.dumps(QUEUED).encode()
+            elif method == b"GET" and self.queued:
+                body = json.dumps(QUEUED).encode()
+            elif b"stream=true" in path:
+                kind = b"text/event-stream"
+                event = f"response.{self.ended['status']}"
+                fields = {"type": event, "sequence_number": 1, "response": self.ended}
+                body = f"event: {event}\ndata: {json.dumps(fields)}\n\n".encode()
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+            connection.send(head % (kind, len(body)) + body)
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (FAILED, (0, 0)),
+        ({**FAILED, "usage": USAGE}, (BILL, 0)),
+        ({**CANCELED, "usage": USAGE}, (BILL, 0)),
+        ({**FAILED, "output": [WORD]}, None),
+        ({**CANCELED, "output": [WORD]}, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_that_ended_early_are_settled_when_they_are_fetched(
+    ended: dict[str, Any], expected: tuple[int, int] | None, stream: bool, tmp_path: Path
+) -> None:
+    """None: an estimate, below the bound."""
+    provider = BackgroundProvider(ended, stream=stream)
+    with (
+        socket_upstream(provider.handle) as upstream,
+        running_daemon(tmp_path, upstream, extensions={"limited": LIMITED}) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        made = http.post("/v1/responses", json={**BODY, "background": True})
+        assert made.status_code == 200, made.text
+        bound = spent(daemon)
+        assert bound[0] == bound[1] > 0
+        query = {"stream": "true"} if stream else {}
+        assert http.get("/v1/responses/resp_1", params=query).status_code == 200
+        found = settled(daemon, bound)
+        if expected is not None:
+            assert found == expected
+        else:
+            assert 0 < found[0] == found[1] < bound[0]
+
+
+def test_canceled_response_that_had_begun_stays_at_its_bound(tmp_path: Path) -> None:
+    """The provider may bill what it does not report."""
+    provider = BackgroundProvider(CANCELED, stream=False)
+    with (
+        socket_upstream(provider.handle) as upstream,
+        running_daemon(tmp_path, upstream, extensions={"limited": LIMITED}) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        http.post("/v1/responses", json={**BODY, "background": True})
+        bound = spent(daemon)
+        assert http.post("/v1/responses/resp_1/cancel").json()["status"] == "cancelled"
+        assert http.get("/v1/responses/resp_1").json()["status"] == "cancelled"
+        provider.ended |= {"usage": USAGE}
+        http.get("/v1/responses/resp_1")
+        # The settlement before it would have been written by now.
+        assert settled(daemon, bound) == (BILL, 0)
+
+
+def test_response_that_is_canceled_before_it_began_costs_nothing(tmp_path: Path) -> None:
+    options = EmulatorOptions(background=50.0, latency=Latency(first=0.0))
+    with (
+        emulator.running(options) as emu,
+        running_daemon(
+            tmp_path, emu, llm=llm_yaml(emu.url), extensions={"limited": LIMITED}
+        ) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        body = {"model": "gpt-5.2", "input": "Hello?", "background": True, "store": True}
+        id = http.post("/v1/responses", json=body).json()["id"]
+        bound = spent(daemon)
+        assert bound[0] > 0
+        assert http.post(f"/v1/responses/{id}/cancel").json()["status"] == "cancelled"
+        assert settled(daemon, bound) == (0, 0)
