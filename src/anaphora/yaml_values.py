@@ -29,7 +29,10 @@ E = TypeVar("E", bound=InvalidConfig)
 Path: TypeAlias = tuple[str | int, ...]
 Node: TypeAlias = Any  # of yaml, which is loaded when a file is read
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)\Z")
+#: Seconds of each unit of time.
+TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])\Z", re.ASCII)
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 #: Bits of the largest integer that converts to a float.
 _WIDEST = 1023
@@ -121,14 +124,20 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
     return next(iter(get_close_matches(name, tuple(known), n=1, cutoff=alike)), "")
 
 
+def seconds_with_unit(text: str) -> float | None:
+    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None where it is none."""
+    found = _TIME.match(text)
+    return None if found is None else float(found[1]) * TIME_UNITS[found[2]]
+
+
 def seconds_in(value: float | str, field: str) -> float:
-    """A number of seconds, or a time with its unit: 20ms, 1.5s."""
+    """A number of seconds, or a time with its unit: 20ms, 1.5s, 2h."""
     if isinstance(value, str):
-        found = _TIME.match(value)
-        if found is None:
-            example = "write 20ms, 1.5s, or a number of seconds"
+        seconds = seconds_with_unit(value)
+        if seconds is None:
+            example = "write 20ms, 1.5s, 2h, or a number of seconds"
             raise ValueError(f"{field}: {quoted(value)} is not a time; {example}")
-        return float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
+        return seconds
     if value < 0:
         raise ValueError(f"{field}: expected a number >= 0, found {value:g}")
     return float(value)

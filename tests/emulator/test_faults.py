@@ -401,7 +401,7 @@ def test_empty_file_has_no_faults() -> None:
         ("faults:\n- fault: 500\n  nth: []\n", 3, "expected a non-empty list"),
         ("faults:\n- fault: 500\n  seconds: 1\n", 3, "500 has no seconds"),
         ("faults:\n- fault: cut\n  after: soon\n", 3, "expected a whole number"),
-        ("faults:\n- fault: slow-drip\n  seconds: 3h\n", 3, "'3h' is not a time"),
+        ("faults:\n- fault: slow-drip\n  seconds: 3x\n", 3, "'3x' is not a time"),
         ("faults:\n- fault: 500\n  path: 3\n", 3, "expected a text"),
         ("faults:\n- fault: 500\n  provider: antropic\n", 3, "none of the providers"),
         ("faults:\n- fault: 500\n  path: a\n  path: b\n", 4, "path is given twice"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .common import CommandGroup, NumberRange, print_json, report_problems
+from .common import CommandGroup, Time, print_json, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
 from .terminal import Line, print_report, table
 
@@ -40,10 +40,11 @@ def add(app: str, home: Path, as_json: bool) -> None:
 @click.argument("app")
 @click.option(
     "--overlap",
-    type=NumberRange(min=0, max=366 * DAY_HOURS),
-    default=DAY_HOURS,
+    type=Time("h", max=366 * DAY_HOURS),
+    default="24h",
     show_default=True,
-    help="Hours for which the tokens before stay valid; 0 ends them at once.",
+    help="For how long the tokens before stay valid: 30m, 12h, 7d, or a number of hours; 0 ends them"
+    " at once.",
 )
 @home_option
 @json_option
@@ -107,10 +108,10 @@ def admin() -> None:
 @admin.command()
 @click.option(
     "--days",
-    type=NumberRange(min=0, min_open=True, max=366),
-    default=30,
+    type=Time("d", min_open=True, max=366),
+    default="30d",
     show_default=True,
-    help="How long it is valid.",
+    help="How long it is valid: 12h, 30d, or a number of days.",
 )
 @home_option
 @json_option

@@ -37,7 +37,7 @@ from .common import (
     INTEGRITY,
     MISMATCH,
     CommandGroup,
-    NumberRange,
+    Time,
     past_moment,
     print_json,
     report_problems,
@@ -394,9 +394,9 @@ def what_if(**options: Any) -> None:
 @click.argument("log", type=LOG)
 @click.option(
     "--keep-days",
-    type=NumberRange(min=0, min_open=True),
+    type=Time("d", min_open=True),
     required=True,
-    help="Rows of the last so many days stay.",
+    help="Rows of the last so many days stay: 90, 90d, 12w.",
 )
 @click.option(
     "--anchor",

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -284,9 +284,46 @@ class NumberRange(click.FloatRange):
     """Numbers; `nan` and `inf` are none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
         if not math.isfinite(number):
-            self.fail(f"{value} is no number.", param, ctx)
+            self.fail(f"{str(value)!r} is not a number; write one from {self.min} to {self.max}")
+        return super().convert(number, param, ctx)
+
+
+class Time(click.ParamType):
+    """A time with its unit, `30m`, or a plain number of `unit`; the value is a number of `unit`."""
+
+    name = "time"
+
+    def __init__(
+        self, unit: Literal["s", "h", "d"], *, max: float = math.inf, min_open: bool = False
+    ) -> None:
+        """`max` is a number of `unit`; `min_open`: it is more than 0."""
+        self._unit = unit
+        self._max = max
+        self._min_open = min_open
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from anaphora.yaml_values import TIME_UNITS, seconds_with_unit
+
+        text = str(value).strip()
+        seconds = seconds_with_unit(text)
+        try:
+            number = float(text) if seconds is None else seconds / TIME_UNITS[self._unit]
+        except ValueError:
+            number = math.nan
+        unit = {"s": "seconds", "h": "hours", "d": "days"}[self._unit]
+        if not math.isfinite(number):
+            examples = {"s": "500ms, 30s, 5m", "h": "30m, 12h, 7d", "d": "12h, 30d, 8w"}[self._unit]
+            reason = f"{text!r} is not a time; write {examples}, or a number of {unit}"
+            self.fail(reason, param, ctx)
+        if number < 0 or number > self._max or (self._min_open and not number):
+            least = "more than 0" if self._min_open else "at least 0"
+            most = f" and at most {self._max:g} {unit}" if math.isfinite(self._max) else ""
+            self.fail(f"{text!r} is out of range: {least}{most}", param, ctx)
         return number
 
 
@@ -338,21 +375,19 @@ def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
-_AGE_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-
-
 def past_moment(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> float | None:
     """A callback for options: a date or an age, in seconds since 1970."""
     import datetime
-    import re
     import time
+
+    from anaphora.yaml_values import seconds_with_unit
 
     if text is None:
         return None
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text):
-        return time.time() - float(match[1]) * _AGE_UNITS[match[2]]
+    if (age := seconds_with_unit(text)) is not None:
+        return time.time() - age
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

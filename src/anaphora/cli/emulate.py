@@ -9,7 +9,7 @@ from types import ModuleType
 
 import click
 
-from .common import EXISTING_FILE, print_json, read_text, require, selected
+from .common import EXISTING_FILE, Time, print_json, read_text, require, selected
 
 
 @click.command()
@@ -34,6 +34,7 @@ from .common import EXISTING_FILE, print_json, read_text, require, selected
 @click.option("--fault-headers", is_flag=True, help="Let requests ask for a fault in a header.")
 @click.option(
     "--background",
+    type=Time("s"),
     default="1s",
     show_default=True,
     help="Time that background responses and batches take, by the emulator's clock.",
@@ -55,7 +56,7 @@ def command(
     script: Path | None,
     faults: Path | None,
     fault_headers: bool,
-    background: str,
+    background: float,
     any_model: bool,
     no_tool_calls: bool,
     seed: int,
@@ -73,7 +74,6 @@ def command(
     from anaphora.emulator.faults import Faults
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import Emulator, serve
-    from anaphora.yaml_values import seconds_in
 
     options = EmulatorOptions(
         seed=seed,
@@ -82,7 +82,7 @@ def command(
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         fault_headers=fault_headers,
-        background=seconds_in(background, "background"),
+        background=background,
         any_model=any_model,
         tool_calls=not no_tool_calls,
     )

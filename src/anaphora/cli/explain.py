@@ -36,7 +36,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .common import (
-    NumberRange,
+    Time,
     example_option,
     files_or_example,
     log_format_option,
@@ -105,8 +105,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 @request_options
 @click.option(
     "--gap",
-    type=NumberRange(min=0),
-    help="Seconds between two requests, if no times are recorded.",
+    type=Time("s"),
+    help="Time between two requests, if none are recorded: 30s, 5m, or a number of seconds.",
 )
 @log_format_option
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")

@@ -37,6 +37,7 @@ from .common import (
     UNMET,
     USAGE,
     NumberRange,
+    Time,
     WireName,
     print_error_line,
     print_json,
@@ -124,8 +125,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option(
     "--visibility-delay",
-    type=NumberRange(min=0),
-    metavar="SECONDS",
+    type=Time("s"),
     help="Wait so long until a written prefix is read; by default what is known of the provider.",
 )
 @click.option("--batch", is_flag=True, help="Use the provider's Batch API: half price, in a day.")

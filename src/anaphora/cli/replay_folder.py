@@ -19,7 +19,7 @@ from anaphora.replay.signing import IndexState, SigningKey, public_key, signer_o
 from anaphora.replay.store import FixtureStore, sign_folder
 from anaphora.wording import counted
 
-from .common import FOUND, MISMATCH, NumberRange, print_json, report_problems, stop
+from .common import FOUND, MISMATCH, Time, print_json, report_problems, stop
 from .main import INTEGRITY, QUARANTINED
 from .terminal import Line, Terminal, one_line, print_report, table, tracked
 
@@ -241,7 +241,9 @@ def _line(text: str) -> str:
 @click.command()
 @_FOLDER
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--older-than", type=NumberRange(min=0), metavar="DAYS", help="Recorded before.")
+@click.option(
+    "--older-than", type=Time("d"), help="Recorded before: 12h, 30d, or a number of days."
+)
 @click.option("--model", help="Only fixtures of this model.")
 @click.option("--failed", is_flag=True, help="Only failed calls: status 400 and above, or none.")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and change nothing.")

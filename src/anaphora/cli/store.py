@@ -17,7 +17,7 @@ from anaphora.errors import InvalidConfig
 from anaphora.wording import counted
 
 from .audit_report import cost
-from .common import FOUND, CommandGroup, NumberRange, stop
+from .common import FOUND, CommandGroup, Time, stop
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .terminal import Line, print_report
 
@@ -113,10 +113,9 @@ def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
 @command.command()
 @click.option(
     "--keep-days",
-    type=NumberRange(min=0, max=36_500),
+    type=Time("d", max=36_500),
     required=True,
-    metavar="DAYS",
-    help="Entries of the last so many days stay, and those of the same month.",
+    help="Entries of the last so many days (90, 90d, 12w) stay, and those of the same month.",
 )
 @home_option
 @json_option
