@@ -79,6 +79,17 @@ def test_gap_option(run: Run, tmp_path: Path) -> None:
     assert (soon.returncode, late.returncode) == (0, 0)  # a clock breaks no prefix
 
 
+def test_request_that_fits_two_wires_is_of_that_of_the_others(run: Run, tmp_path: Path) -> None:
+    plain = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
+    first, second = two(tmp_path, "anthropic")
+    third = wrote(tmp_path, "c.json", plain)
+    for files in ((first, third), (third, second)):
+        done = run("explain", *files, "--json")
+        assert done.returncode in (0, 1), done.stderr
+        assert "read as" not in done.stderr
+        assert {turn["provider"] for turn in json.loads(done.stdout)["turns"]} == {"anthropic"}
+
+
 @pytest.mark.parametrize(
     "name, data, message",
     [
@@ -86,13 +97,13 @@ def test_gap_option(run: Run, tmp_path: Path) -> None:
         ("b.json", b"[1]", "not a request of a known wire"),
         (
             "b.json",
-            b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+            b'{"model":"m","messages":[],"system":"x","n":1}',
             "choose with --from",
         ),
         ("b.json", b"\xff\xfe", "not JSON"),
         ("b.json", b'{"input":"hi","model":"gpt-5"}', "is for openai_responses, but"),
     ],
-    ids=["cut off", "a list", "two wires would do", "no text", "another wire"],
+    ids=["cut off", "a list", "fields of two wires", "no text", "another wire"],
 )
 def test_unreadable_input_is_named(
     run: Run, tmp_path: Path, name: str, data: bytes, message: str

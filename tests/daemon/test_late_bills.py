@@ -63,18 +63,14 @@ def settled(daemon: TestedDaemon, before: tuple[int, int]) -> tuple[int, int]:
 class BackgroundProvider:
     """Answers with a queued response, and with the given fields when it is fetched or canceled."""
 
-    def __init__(self, ended: dict[str, Any], *, stream: bool, begun: bool = True) -> None:
+    def __init__(self, ended: dict[str, Any]) -> None:
         self.ended = {**QUEUED, **ended}
-        self.stream = stream
-        self.queued = not begun
 
     def handle(self, connection: UpstreamConnection) -> None:
         while request := connection.read_request():
-            method, path = request.split(b" ")[:2]
+            path = request.split(b" ")[1]
             kind, body = b"application/json", json.dumps(self.ended).encode()
-            if path == b"/openai/v1/responses" or path == b"/v1/responses":
-                body = json.dumps(QUEUED).encode()
-            elif method == b"GET" and self.queued:
+            if path.endswith(b"/responses"):
                 body = json.dumps(QUEUED).encode()
             elif b"stream=true" in path:
                 kind = b"text/event-stream"
@@ -100,7 +96,7 @@ def test_responses_that_ended_early_are_settled_when_they_are_fetched(
     ended: dict[str, Any], expected: tuple[int, int] | None, stream: bool, tmp_path: Path
 ) -> None:
     """None: an estimate, below the bound."""
-    provider = BackgroundProvider(ended, stream=stream)
+    provider = BackgroundProvider(ended)
     with (
         socket_upstream(provider.handle) as upstream,
         running_daemon(tmp_path, upstream, extensions={"limited": LIMITED}) as daemon,
@@ -121,7 +117,7 @@ def test_responses_that_ended_early_are_settled_when_they_are_fetched(
 
 def test_canceled_response_that_had_begun_stays_at_its_bound(tmp_path: Path) -> None:
     """The provider may bill what it does not report."""
-    provider = BackgroundProvider(CANCELED, stream=False)
+    provider = BackgroundProvider(CANCELED)
     with (
         socket_upstream(provider.handle) as upstream,
         running_daemon(tmp_path, upstream, extensions={"limited": LIMITED}) as daemon,

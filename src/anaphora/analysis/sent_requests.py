@@ -27,7 +27,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Reply
-from anaphora.wire import Wire, detect
+from anaphora.wire import DetectedWire, Wire, detect_wire
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
@@ -77,6 +77,8 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     service_tier: str = ""
     """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
+    guess: str = ""
+    """How its wire was chosen, where it could be of another one, too."""
     dialect: Dialect | None
     """The provider's variant of the wire; None where it has none."""
     rules: CacheRules
@@ -195,9 +197,13 @@ def _read(
     line: LogLine, fields: dict[str, Any], defaults: RequestDefaults, chains: ResponseChains | None
 ) -> SentRequest:
     if not _is_logged(fields):
-        name = defaults.origin or detect(line.data)
-        logged = LoggedCall(request=line.data, response=b"", wire=name)
-        return request_of(logged, line.place, defaults, chains)
+        if defaults.origin is None:
+            detected = detect_wire(line.data, defaults.model)
+        else:
+            detected = DetectedWire(defaults.origin)
+        logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
+        request = request_of(logged, line.place, defaults, chains)
+        return replace(request, guess=detected.guess) if detected.guess else request
     logged = read_fields(fields, response_needed=False)
     logged = replace(logged, request=_sent_bytes(line.data, logged.request))
     request = request_of(logged, line.place, defaults, chains)

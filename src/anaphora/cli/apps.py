@@ -43,8 +43,8 @@ def add(app: str, home: Path, as_json: bool) -> None:
     type=Time("h", max=366 * DAY_HOURS),
     default="24h",
     show_default=True,
-    help="For how long the tokens before stay valid: 30m, 12h, 7d, or a number of hours; 0 ends them"
-    " at once.",
+    help="For how long the tokens before stay valid: 30m, 12h, 7d, or a number of hours; 0 ends"
+    " them at once.",
 )
 @home_option
 @json_option

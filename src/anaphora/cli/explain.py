@@ -159,6 +159,7 @@ class _Explainer:
         self.prices = PriceBook(time.time())
         self.problems: list[Problem] = []
         self._defaults = defaults
+        self._guesses: set[str] = set()
 
     def calls(
         self, places: tuple[Path, ...], format_: LogFormat | None, gap: float | None
@@ -182,8 +183,7 @@ class _Explainer:
     def _in_order(self, lines: list[LogLine], gap: float | None) -> Iterator[_Pair]:
         before: SentRequest | None = None
         earlier: EarlierCall[SentRequest] | None = None
-        for index, line in enumerate(lines):
-            request = read_request(line, self._defaults)
+        for index, request in enumerate(self._of_one_wire(lines)):
             if gap is not None:
                 request = replace(request, sent=replace(request.sent, at=index * gap))
             if before is not None and before.wire != request.wire:
@@ -193,6 +193,18 @@ class _Explainer:
             before = request
             earlier = EarlierCall(call=request, continues=True, chunks=0, latest=request)
 
+    def _of_one_wire(self, lines: list[LogLine]) -> Iterator[SentRequest]:
+        """The requests of one conversation: those that fit several wires are of that of the
+        others."""
+        requests = [read_request(line, self._defaults) for line in lines]
+        known = next((request.wire for request in requests if not request.guess), None)
+        defaults = replace(self._defaults, origin=known)
+        for line, request in zip(lines, requests, strict=True):
+            if request.guess and known is not None:
+                yield read_request(line, defaults)
+            else:
+                yield self._noted(request)
+
     def _requests(self, lines: list[LogLine]) -> Iterator[SentRequest]:
         chains = ResponseChains()
         for line in lines:
@@ -201,11 +213,18 @@ class _Explainer:
                 if isinstance(fields, dict) and (reason := why_unbilled(fields)):
                     self.problems.append(Problem(line.place, reason, "not_compared"))
                     continue
-                yield read_request(line, self._defaults, chains)
+                yield self._noted(read_request(line, self._defaults, chains))
             except InvalidRequest as problem:
                 self.problems.append(Problem(problem.path or line.place, problem.reason))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
                 self.problems.append(Problem(line.place, str(problem)))
+
+    def _noted(self, request: SentRequest) -> SentRequest:
+        """Tells once how a wire was chosen that requests do not show."""
+        if request.guess and request.guess not in self._guesses:
+            self._guesses.add(request.guess)
+            self.problems.append(Problem(request.place, request.guess, "notice"))
+        return request
 
     def _judged(self, pairs: Iterable[_Pair]) -> Iterator[ExplainedCall]:
         conversations: dict[str, tuple[str, int]] = {}

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from anaphora import wire
-from anaphora.wire import detect
 from anaphora.wording import counted
 
 from .common import (
@@ -141,7 +140,10 @@ def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> Non
     from anaphora.daemon.access.checks import prompt_fingerprint
 
     body = read_bytes(file)
-    value = prompt_fingerprint(wire.get(origin or detect(body)).split(body, (), path))
+    detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
+    if detected.guess:
+        report_problems([detected.guess])
+    value = prompt_fingerprint(wire.get(detected.name).split(body, (), path))
     print_report({"approved_prompt": value}, [value], as_json=as_json)
 
 

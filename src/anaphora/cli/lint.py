@@ -109,7 +109,7 @@ def command(
     prompts = _Prompts(files, defaults)
     if not (prompts.requests or prompts.texts):
         stop_empty(prompts.problems, "nothing to check")
-    report_problems(prompts.problems)
+    report_problems([*prompts.problems, *prompts.guesses()])
     prices = PriceBook(time.time())
     findings = list(_findings(prompts, defaults, settings, prices, samples=samples))
     report: Any = {"findings": findings, "unpriced": prices.unpriced}
@@ -156,6 +156,11 @@ class _Prompts:
                     self.requests.append(read_request(line, defaults))
                 except InvalidRequest as problem:
                     self.problems.append(str(problem))
+
+    def guesses(self) -> Iterator[str]:
+        """How wires were chosen that requests do not show; each way once."""
+        first = {request.guess: request for request in reversed(self.requests)}
+        return (f"{one.place}: {guess}" for guess, one in first.items() if guess)
 
     def _requests_in(self, file: Path) -> Iterable[LogLine]:
         """The lines with requests; a text or a problem is added here."""

@@ -16,7 +16,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
-from anaphora.wire import detect
+from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .common import FOUND, WireName, print_json, read_bytes, report_problems, stop
@@ -66,7 +66,8 @@ def command(
     Cache markers of the request are kept; --plan adds those that the planner would place.
     """
     body = read_bytes(file)
-    call = wire.get(origin or detect(body)).parse(body, path)
+    detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
+    call = wire.get(detected.name).parse(body, path)
     if model is not None:
         call = replace(call, model=model)
     if max_tokens is not None and call.params.max_tokens is None:
@@ -82,6 +83,8 @@ def command(
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
     body, notices = request.body.join(), (*rendered.notices, *planned.notices)
+    if detected.guess:
+        notices = (Notice("wire_guessed", detected.guess), *notices)
     if as_json:
         fields = {"method": request.method, "path": request.path, "headers": dict(request.headers)}
         print_json(fields | {"body": msgspec.Raw(body), "notices": notices})

@@ -254,7 +254,8 @@ class _MinuteSums:
 
     def add(self, call: AuditEnvelope) -> None:
         name = self._names
-        key = name["app"](call.app), name["provider"](call.provider), name["model"](call.billed_model)
+        app, provider = name["app"](call.app), name["provider"](call.provider)
+        key = app, provider, name["model"](call.billed_model)
         minute = int(call.at // _MINUTE)
         cells = self._minutes.setdefault(minute, {})
         cell = cells.get(key)

@@ -10,7 +10,8 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
 
 `splice(body, plan, wire="anthropic")` puts the markers of a plan into a request's bytes.
 
-`detect(body)` names the wire that a request is written for, from its structure alone.
+`detect(body)` names the wire that a request is written for, from its structure; where that fits
+several, from its model.
 
 `parse` and `split` also take the path that a request was sent to, which may name the model. `split`
 also takes a body's members where they are decoded already.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -209,8 +210,22 @@ _CHAT_PARTS = {"image_url", "input_audio", "file", "refusal"}
 _ANTHROPIC_BLOCKS = {"tool_use", "tool_result", "image", "document", "thinking"}
 
 
+class DetectedWire(NamedTuple):
+    name: str
+    guess: str = ""
+    """How it was chosen, where the request could be of another wire, too."""
+
+
 def detect(body: bytes) -> str:
-    """The name of the wire; `InvalidRequest` when the request could be of more than one."""
+    """The name of the wire; `InvalidRequest` when the request has fields of more than one."""
+    return detect_wire(body).name
+
+
+def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
+    """The same, and how it was chosen. `model` is for a request that names none.
+
+    A plain request fits Anthropic, Chat Completions and Ollama: it is Anthropic's where the model
+    is, and Chat's otherwise."""
     from .reading import DECODE_ERRORS
 
     try:
@@ -221,24 +236,31 @@ def detect(body: bytes) -> str:
         raise InvalidRequest("a request is a JSON object")
     for field, wire in (("input", "openai_responses"), ("contents", "gemini")):
         if field in request:
-            return wire
+            return DetectedWire(wire)
     if not isinstance(request.get("messages"), list):
         raise InvalidRequest(
             "neither `messages` nor `input` nor `contents` in it: not a request of any wire here"
         )
     if _is_ollama(request):
-        return "ollama"
+        return DetectedWire("ollama")
     chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)
+    if chat and anthropic:
+        reason = "it has fields of both anthropic and openai_chat; choose with --from"
+        raise InvalidRequest(reason)
     messages = _objects(request["messages"][:1])
-    if not (chat or anthropic) and messages and messages[0].get("role") == "system":
-        return "openai_chat"  # Anthropic takes no system message first
-    if chat != anthropic:
-        return "openai_chat" if chat else "anthropic"
-    raise InvalidRequest(
-        "it has fields of both anthropic and openai_chat; choose with --from"
-        if chat
-        else "it could be for anthropic or for openai_chat; choose with --from"
-    )
+    # Anthropic takes no system message first.
+    if chat or anthropic or (messages and messages[0].get("role") == "system"):
+        return DetectedWire("anthropic" if anthropic else "openai_chat")
+    return _by_model(request.get("model") or model)
+
+
+def _by_model(model: Any) -> DetectedWire:
+    from anaphora.catalog import maker_of
+
+    maker = maker_of(model) if isinstance(model, str) else None
+    name = "anthropic" if maker == "anthropic" else "openai_chat"
+    reason = "most providers take it" if maker is None else f"{model[:100]} is a model of {maker}"
+    return DetectedWire(name, f"read as {name}, since {reason}; --from chooses another wire")
 
 
 def _signs_of_chat(request: dict[str, Any]) -> bool:

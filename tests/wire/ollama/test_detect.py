@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from anaphora.errors import InvalidRequest
 from anaphora.wire import detect
 
 USER = {"role": "user", "content": "hi"}
@@ -56,6 +55,5 @@ def test_requests_of_other_wires_are_not_detected() -> None:
     assert found(USER, format="json", system="s") == "anthropic"
 
 
-def test_the_path_is_needed_where_bodies_are_alike() -> None:
-    with pytest.raises(InvalidRequest, match="choose with"):
-        found(USER)
+def test_plain_request_is_read_as_chat() -> None:
+    assert found(USER) == "openai_chat"
