@@ -337,6 +337,28 @@ def test_new_content_is_rejected_before_tool_results(emu: Emulator) -> None:
 
 
 @both
+def test_run_of_a_finished_conversation_is_an_error(emu: Emulator, stream: bool) -> None:
+    """In the session that made it, and in one that gets its messages."""
+
+    async def main() -> None:
+        async with connected(emu, [HOME]) as emulated:
+            chat = emulated.client.session(HOME, tools=steps([]))
+            await chat.run("begin")
+            again = emulated.client.session(HOME, tools=steps([]), messages=chat.conversation)
+            sent = len(emu.requests())
+            for session in (chat, again):
+                with pytest.raises(errors.InvalidRequest, match="ends with the model's answer"):
+                    if stream:
+                        [_ async for _ in session.run()]
+                    else:
+                        await session.run()
+            assert len(emu.requests()) == sent
+            assert (await chat.run("begin")).text == "All done."
+
+    asyncio.run(main())
+
+
+@both
 def test_abandoned_run_allows_the_next_turn(emu: Emulator, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:

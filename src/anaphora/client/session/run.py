@@ -172,6 +172,8 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             self._check_answered()
             for message in self._messages:
                 self._failures += session.keep(message)
+        else:
+            session.check_unfinished()
         while True:
             if self._left() == 0.0:  # before tools are begun, too
                 yield "seconds"

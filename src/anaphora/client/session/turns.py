@@ -23,7 +23,7 @@ from anaphora.client.target import Target
 from anaphora.client.turn import Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import PromptIR
-from anaphora.values import Message, Notice, SegmentRole, ToolResult
+from anaphora.values import Message, Notice, Opaque, SegmentRole, ToolResult
 from anaphora.values.conversation import unanswered
 
 from .call_builder import is_plain
@@ -124,6 +124,20 @@ class SessionTurns(KeptConversation):
         missing = [call for call in calls if call.id not in results]
         if missing:
             raise missing_result(missing[0])
+
+    def check_unfinished(self) -> None:
+        """Raises where the model has answered, so that a run without content has nothing to
+        continue. A reply that the provider paused ends with what it is to go on with."""
+        history = self._conversation
+        if not self._source.from_keywords or self._source.state or not history:
+            return
+        last = history[-1]
+        if last.role != "assistant" or unanswered(history):
+            return
+        paused = self.last is not None and self.last.stop_reason == "pause"
+        if not paused and not (last.parts and isinstance(last.parts[-1], Opaque)):
+            reason = "the conversation ends with the model's answer: there is nothing to continue"
+            raise InvalidRequest(f"{reason}; give a text", path="content")
 
     def _order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
         if self._route.only is not None:
