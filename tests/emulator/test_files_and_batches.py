@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -221,3 +222,25 @@ def test_openai_batch_needs_requests_with_unique_ids(
         gpt.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/anthropic/v1/models", 1000),
+        ("/anthropic/v1/files", 1000),
+        ("/anthropic/v1/messages/batches", 1000),
+        ("/openai/v1/files", 10_000),
+        ("/openai/v1/batches", 100),
+        ("/openai/v1/chat/completions", 100),
+    ],
+)
+def test_limits_of_lists(emu: Emulator, path: str, most: int) -> None:
+    headers = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
+    for limit, status in ((0, 400), (1, 200), (most, 200), (most + 1, 400)):
+        answer = httpx.get(f"{emu.url}{path}", params={"limit": limit}, headers=headers)
+        assert answer.status_code == status, limit
+        if status == 400:
+            error = answer.json()["error"]
+            assert error["type"] == "invalid_request_error"
+            assert "limit" in error["message"]

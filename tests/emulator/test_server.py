@@ -349,3 +349,17 @@ def test_invalid_script_stops_the_command(tmp_path: Path, text: str, message: st
         assert child.wait(20) == 2
         assert child.stderr is not None
         assert message in child.stderr.read()
+
+
+def test_control_paths_may_end_with_a_slash(emu: Emulator) -> None:
+    for method, path in (
+        ("GET", "requests/"),
+        ("GET", "clock/"),
+        ("POST", "reset/"),
+        ("GET", "conversations/"),
+        ("GET", ""),
+    ):
+        answer = httpx.request(method, f"{emu.url}/_emulator/{path}")
+        assert answer.status_code == 200, path
+    assert httpx.post(f"{emu.url}/_emulator/requests/").status_code == 405
+    assert httpx.get(f"{emu.url}/_emulator/nothing/").status_code == 404

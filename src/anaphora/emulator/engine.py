@@ -49,8 +49,11 @@ class Latency(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Latency:
         """Reads `50ms`, or `200ms,10ms` with the time between two chunks of a stream."""
+        parts = [part.strip() for part in text.split(",")]
         try:
-            first, *pace = (seconds_in(part.strip(), "latency") for part in text.split(","))
+            if not all(part.endswith("s") for part in parts):
+                raise ValueError  # `5m` is meant as milliseconds
+            first, *pace = (seconds_in(part, "latency") for part in parts)
             return cls(first, *pace)
         except (TypeError, ValueError):
             reason = f"{text!r} is not a duration; write 50ms, 1.5s, or 200ms,10ms"

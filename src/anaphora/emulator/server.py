@@ -149,7 +149,7 @@ class EmulatorHandler:
             call.end(self._now())
 
     async def _answer_control(self, exchange: HttpExchange, body: bytes) -> None:
-        if exchange.path != "/" and exchange.path not in self._control.routes:
+        if exchange.path != "/" and exchange.path.rstrip("/") not in self._control.routes:
             if self._pages is None:
                 from .page import EmulatorPages
 
@@ -217,7 +217,7 @@ class ControlRoutes:
     def respond(self, exchange: HttpExchange, body: bytes) -> CompleteResponse:
         if exchange.path == "/":
             return _redirect(307)
-        methods = self.routes.get(exchange.path, {})
+        methods = self.routes.get(exchange.path.rstrip("/"), {})
         handler = methods.get(exchange.method.replace("HEAD", "GET"))
         if handler is None:
             reason = f"no route for {exchange.method} {exchange.path}"

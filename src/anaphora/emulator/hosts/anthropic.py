@@ -47,8 +47,11 @@ from .stored import (
     FilesAndBatches,
     Operations,
     StoredFile,
+    anthropic_pages,
     page_of,
 )
+
+_PAGES = anthropic_pages()
 
 
 class AnthropicHost(Host):
@@ -166,7 +169,7 @@ class AnthropicHost(Host):
         response.chunks.insert(1, ping)
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
-        page, ends = page_of(profiles, [profile.id for profile in profiles], query, 20)
+        page, ends = page_of(profiles, [profile.id for profile in profiles], query, _PAGES)
         return dumps({"data": [self.model_fields(profile) for profile in page], **ends})
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
@@ -191,6 +194,7 @@ class AnthropicFiles(FilesAndBatches):
         ("GET", True, "results"): "batch_results",
     }
     file_prefix = "file_01"
+    pages = _PAGES
     deleted_file: ClassVar = {"type": "file_deleted"}
 
     def file_fields(self, file: StoredFile) -> dict[str, Any]:
@@ -208,7 +212,7 @@ class AnthropicFiles(FilesAndBatches):
         """A page's cursor is the id of its last file; older clients send that id itself."""
         cursor = query.get("page", "").removeprefix("page_")
         query = {**query, "after_id": cursor} if cursor else query
-        page, ends = page_of(files, [file.id for file in files], query, 20)
+        page, ends = page_of(files, [file.id for file in files], query, _PAGES)
         cursor = f"page_{ends['last_id']}" if ends["has_more"] else ""
         return {
             "data": [self.file_fields(file) for file in page],

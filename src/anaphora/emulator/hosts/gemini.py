@@ -248,7 +248,7 @@ class GeminiHost(Host):
             if content.expires > request.now
         ]
         start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
-        page = own[start : start + max(1, size)]
+        page = own[start : start + (size or _PAGE_SIZE)]
         listed: dict[str, Any] = {"cachedContents": [content.resource for content in page]}
         if start + len(page) < len(own):
             listed["nextPageToken"] = str(start + len(page))

@@ -26,12 +26,21 @@ from anaphora.wire import Wire
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import Operation, RoutedRequest
-from .stored import Batch, BatchedRequest, FilesAndBatches, StoredFile, StoredObjects, page_of
+from .stored import (
+    Batch,
+    BatchedRequest,
+    FilesAndBatches,
+    StoredFile,
+    StoredObjects,
+    openai_pages,
+    page_of,
+)
 
 _PATH = "/chat/completions"
 _PROVIDERS = ("openai", "azure")
 #: What is stored over all workspaces; the oldest goes first.
 _MAX_COMPLETIONS, _MAX_BYTES = 10_000, 32 * 1024 * 1024
+_PAGES, _FILE_PAGES = openai_pages(), openai_pages(10_000, 10_000)
 _Fields = dict[str, msgspec.Raw]
 
 
@@ -110,7 +119,7 @@ class StoredCompletions:
 def _page(request: RoutedRequest, items: list[dict[str, Any]]) -> bytes:
     if request.query.get("order") == "desc":
         items = items[::-1]
-    page, ends = page_of(items, [item["id"] for item in items], request.query, 20)
+    page, ends = page_of(items, [item["id"] for item in items], request.query, _PAGES)
     return msgspec.json.encode({"object": "list", "data": page, **ends})
 
 
@@ -199,6 +208,7 @@ class OpenAIFiles(FilesAndBatches):
     """OpenAI's files, and the batches that are made of them."""
 
     file_prefix = "file-"
+    pages = _PAGES
     deleted_file: ClassVar = {"object": "file", "deleted": True}
     list_fields: ClassVar = {"object": "list"}
 
@@ -223,7 +233,7 @@ class OpenAIFiles(FilesAndBatches):
         own = [file for file in files if purpose in (None, file.purpose)]
         if query.get("order") == "asc":
             own.reverse()
-        page, ends = page_of(own, [file.id for file in own], query, 10_000)
+        page, ends = page_of(own, [file.id for file in own], query, _FILE_PAGES)
         return {**self.list_fields, "data": [self.file_fields(file) for file in page], **ends}
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:

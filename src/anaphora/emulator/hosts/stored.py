@@ -145,13 +145,49 @@ def _form_parts(request: EmulatorRequest) -> Iterator[tuple[dict[str, str], byte
         yield {name.strip().lower(): value.strip() for name, _, value in lines}, data
 
 
+class PageSizes(msgspec.Struct, frozen=True):
+    """How many objects of a list a request may ask for, and what it is told otherwise."""
+
+    default: int
+    most: int
+    too_small: str
+    too_large: str
+    codes: tuple[str, str] | None = None
+    """Of these errors."""
+
+    def limit(self, query: Mapping[str, str]) -> int:
+        number = whole_number(query.get("limit") or str(self.default), "limit")
+        if 1 <= number <= self.most:
+            return number
+        large = number > self.most
+        reason = (self.too_large if large else self.too_small).format(number, self.most)
+        code = None if self.codes is None else self.codes[large]
+        raise RequestRejected(reason, status=400, code=code, param="limit")
+
+
+def anthropic_pages() -> PageSizes:
+    reason = "limit: Input should be {} than or equal to {}"
+    return PageSizes(20, 1000, reason.format("greater", 1), reason.format("less", 1000))
+
+
+def openai_pages(default: int = 20, most: int = 100) -> PageSizes:
+    return PageSizes(
+        default,
+        most,
+        "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {0} instead.",
+        "Invalid 'limit': integer above maximum value. Expected a value <= {1}, but got {0}"
+        " instead.",
+        ("integer_below_min_value", "integer_above_max_value"),
+    )
+
+
 def page_of(
-    items: Sequence[T], ids: Sequence[str], query: Mapping[str, str], default: int
+    items: Sequence[T], ids: Sequence[str], query: Mapping[str, str], sizes: PageSizes
 ) -> tuple[Sequence[T], dict[str, Any]]:
     """A page of a list, and the fields that describe it. Anthropic's `after_id` and OpenAI's
     `after` are the last id of the page before."""
     after, before = query.get("after_id") or query.get("after"), query.get("before_id")
-    limit = max(1, whole_number(query.get("limit") or str(default), "limit"))
+    limit = sizes.limit(query)
     start, end = ids.index(after) + 1 if after in ids else 0, len(items)
     if before in ids:
         end = ids.index(before)
@@ -211,6 +247,7 @@ class FilesAndBatches:
     file_prefix: ClassVar[str]
     deleted_file: ClassVar[Mapping[str, Any]]
     """What follows the id of a file that was deleted."""
+    pages: ClassVar[PageSizes]
     list_fields: ClassVar[Mapping[str, Any]] = {}
     """What comes before the objects of a list."""
 
@@ -272,7 +309,7 @@ class FilesAndBatches:
             own = self._batches.list(workspace)
             for batch in own:
                 self._advance(request, batch)
-            page, ends = page_of(own, [batch.id for batch in own], request.query, 20)
+            page, ends = page_of(own, [batch.id for batch in own], request.query, self.pages)
             data = [self.batch_fields(batch, request) for batch in page]
             return {**self.list_fields, "data": data, **ends}
         batch = self._batches.get(workspace, name)
