@@ -347,11 +347,9 @@ def test_run_of_a_finished_conversation_is_an_error(emu: Emulator, stream: bool)
             again = emulated.client.session(HOME, tools=steps([]), messages=chat.conversation)
             sent = len(emu.requests())
             for session in (chat, again):
+                run = session.run()
                 with pytest.raises(errors.InvalidRequest, match="ends with the model's answer"):
-                    if stream:
-                        [_ async for _ in session.run()]
-                    else:
-                        await session.run()
+                    await (anext(aiter(run)) if stream else run)
             assert len(emu.requests()) == sent
             assert (await chat.run("begin")).text == "All done."
 

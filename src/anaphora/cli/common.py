@@ -293,7 +293,7 @@ class NumberRange(click.FloatRange):
         return super().convert(number, param, ctx)
 
 
-class Time(click.ParamType):
+class Time(click.ParamType[float]):
     """A time with its unit, `30m`, or a plain number of `unit`; the value is a number of `unit`."""
 
     name = "time"
@@ -306,7 +306,9 @@ class Time(click.ParamType):
         self._max = max
         self._min_open = min_open
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         from anaphora.yaml_values import TIME_UNITS, seconds_with_unit
 
         text = str(value).strip()

@@ -38,13 +38,15 @@ from .access.rates import CallSlots
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .tracing import RequestTraces
-from .values import ERROR_KEY, App, Peer, kind_of, public_text
+from .values import ERROR_KEY, TOKEN_KEY, App, Peer, kind_of, public_text
 
 READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
 REQUEST_ID_KEY = "anaphora.request_id"
 """Of an exchange's scope, for errors that the server writes."""
 _JSON = "application/json"
+#: Paths of uploads, whose pieces come without a token.
+_UPLOADS = "/upload/"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
 _ID_BYTES, _IDS_AT_ONCE = 12, 64
@@ -84,6 +86,7 @@ class UiHandler(Protocol):
 
 class EndpointHandler(Protocol):
     def serves(self, method: str, path: str) -> bool: ...
+    def token_of(self, exchange: HttpExchange) -> Secret | None: ...
     async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None: ...
     def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse: ...
 
@@ -197,6 +200,9 @@ class DaemonHandler:
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
             self._before_call()
+            if path.startswith(_UPLOADS):
+                token = token or self._endpoints.token_of(exchange)
+                exchange.scope[TOKEN_KEY] = token
             call.app = app = self._authenticate(token, peer)
             self._check_drain(exchange)
             with self._slots.running(app.id):

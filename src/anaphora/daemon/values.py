@@ -36,6 +36,8 @@ class Peer(msgspec.Struct, frozen=True):
 
 ERROR_KEY = "anaphora.error"
 """In the scope of a request: the kind of the error that it was answered with, for the log."""
+TOKEN_KEY = "anaphora.token"
+"""In the scope of a request that may begin an upload: its token, as a `Secret`."""
 
 
 def kind_of(problem: AnaphoraError) -> str:

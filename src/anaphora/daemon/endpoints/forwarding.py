@@ -72,10 +72,18 @@ class Forwarder:
         query: str = "",
         headers: tuple[tuple[str, str], ...] = (),
         body: bytes = b"",
+        at_root: bool = False,
     ) -> ProviderResponse:
-        """Raises the provider's error, without its secrets."""
+        """Raises the provider's error, without its secrets. `at_root`: the path is the whole one at
+        the provider's host."""
         resolved = self._providers()[provider]
-        url = resolved.base_url + path.removeprefix(resolved.path_start)
+        if at_root:
+            origin = urlsplit(resolved.base_url)
+            url = f"{origin.scheme}://{origin.netloc}{path}"
+        elif path.startswith("/upload/"):
+            url = resolved.base_url.removesuffix(resolved.path_start) + path
+        else:
+            url = resolved.base_url + path.removeprefix(resolved.path_start)
         request = HttpRequest(
             method=method,
             url=f"{url}?{query}" if query else url,

@@ -20,7 +20,7 @@ from anaphora.errors import NotFound, RequestRejected
 
 Operation: TypeAlias = Literal[
     "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "show", "version",
+    "action", "upload", "show", "version",
 ]  # fmt: skip
 
 #: The wire whose errors are written at paths that belong to none.
@@ -28,6 +28,7 @@ DEFAULT_WIRE = "openai_chat"
 _GEMINI = re.compile(r"/v1(?:beta|alpha)?/models/([^?]+):(\w+)")
 _GEMINI_ROOT = re.compile(r"/v1(?:beta|alpha)(?=/)")
 _GEMINI_COMPATIBLE = "/openai"
+_GEMINI_UPLOAD = re.compile(r"/upload/v1(?:beta|alpha)?/files")
 _VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
 #: An id in a path: no step up, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
@@ -157,6 +158,10 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
         if method != "POST":
             raise _wrong_method(method, path)
         return Route(wire="gemini", operation=operation, path=path, name=checked_model(match[1]))
+    if _GEMINI_UPLOAD.fullmatch(path):
+        if method != "POST":
+            raise _wrong_method(method, path)
+        return Route(wire="gemini", operation="upload", path="/upload/v1beta/files", kind="file")
     if path in _PATHS and headers.get("upgrade", "").lower() == "websocket":
         # Clients that try a WebSocket first use HTTP after a 426, and try again after others.
         reason = "WebSocket is not supported here: POST the request to this path"

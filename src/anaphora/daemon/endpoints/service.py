@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from anaphora.canonical import dumps
+from anaphora.client.config.secrets import Secret
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import (
     ERROR_KEY,
@@ -75,6 +76,10 @@ class Endpoints:
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
         return routes.serves(path)
+
+    def token_of(self, exchange: HttpExchange) -> Secret | None:
+        """The token of a request that has none: it goes on with an upload that a token began."""
+        return None if self._stored is None else self._stored.uploads.token(exchange)
 
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""

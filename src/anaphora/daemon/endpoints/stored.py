@@ -24,7 +24,14 @@ from anaphora.daemon.money.late_bills import LateBills, is_queued, read_response
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
-from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected, TooLarge
+from anaphora.errors import (
+    AnaphoraError,
+    Forbidden,
+    NotFound,
+    NotGranted,
+    RequestRejected,
+    TooLarge,
+)
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -43,6 +50,7 @@ from .headers import (
 )
 from .kept import KeptObjects, kept_of_response
 from .references import check_references, references
+from .resumable import ResumableUploads
 from .routes import Route
 from .stored_usage import change_objects, change_results, without_cache_counts
 from .uploads import check_upload
@@ -93,11 +101,15 @@ class StoredObjects:
         self._isolates = isolates
         self._reaches = reaches
         self._clock = clock
+        self.uploads = ResumableUploads(store, forwarder, clock)
         self._cached = CachedContents(ledger, forwarder.target, clock)
 
     async def handle(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
         assert route.kind is not None
         _check_capability(app, route)
+        if route.operation == "upload":
+            await self._upload(exchange, route, app, request_id)
+            return
         if route.operation == "list":
             body = await self._list(exchange, route, app)
             await self._respond(exchange, route, request_id, ProviderResponse((), body))
@@ -108,6 +120,15 @@ class StoredObjects:
         else:
             response = await self._use(exchange, route, app, headers, request_id)
         await self._respond(exchange, route, request_id, response, notices + response.notices)
+
+    async def _upload(
+        self, exchange: HttpExchange, route: Route, app: App, request_id: str
+    ) -> None:
+        if self.uploads.begins(exchange):
+            provider = self._choose(exchange, route, app)
+            await self.uploads.begin(exchange, route, app, provider, request_id)
+        else:
+            await self.uploads.proceed(exchange, route, app, request_id)
 
     async def close(self) -> None:
         await self._forwarder.close()
@@ -383,7 +404,9 @@ class StoredObjects:
             try:
                 path = f"{route.path}/{row.id}"
                 return (await self._forwarder.send(row.provider, "GET", path)).body
-            except NotFound:
+            except (NotFound, Forbidden) as problem:
+                if isinstance(problem, Forbidden) and route.wire != "gemini":
+                    raise  # Gemini says so of files that are gone
                 await self._store.remove_handle(row.kind, row.id, row.app)
                 return None
 

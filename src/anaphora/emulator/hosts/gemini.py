@@ -32,6 +32,7 @@ from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
 from anaphora.wire.gemini.types import camel
 
+from .gemini_files import GeminiFiles
 from .host import (
     CompleteBody,
     EmulatorRoute,
@@ -80,15 +81,19 @@ class GeminiHost(Host):
         self._contents: StoredObjects[CachedContentResource] = StoredObjects(
             "", lambda _: 0, _MAX_CONTENTS, 0
         )
+        self._files = GeminiFiles(ids)
 
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
     def route(self, method: str, path: str) -> EmulatorRoute | None:
         """The route of a whole path: the API's methods stand behind a colon."""
+        operation: Operation | None
+        if (found := self._files.operation(method, path)) is not None:
+            dialect = catalog.dialects().find("google", self.wire, "")
+            return EmulatorRoute(self, dialect, wire.codec_for(dialect), found[0], path, found[1])
         match = _PATH.fullmatch(path)
         if match is None:
             return None
-        operation: Operation | None
         if match["collection"] is None:
             operation, name = ("cache", match["cache"]) if match["cache"] else ("caches", "")
         elif match["method"] is not None:
@@ -104,6 +109,12 @@ class GeminiHost(Host):
 
     def model_error(self, model: str) -> str:
         return f"models/{model} is not found for API version v1beta"
+
+    def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
+        found = None
+        if request.route.operation == "upload":
+            found = self._files.workspace(request.query)
+        return super().workspace(request, keys) if found is None else found
 
     def missing_key(self, auth: str) -> Upstream:
         return Forbidden("the request has no API key", status=403, code="PERMISSION_DENIED")
@@ -180,8 +191,10 @@ class GeminiHost(Host):
 
     # ── Cached contents ──────────────────────────────────────────────────────────────────────────
 
-    def handle(self, request: RoutedRequest) -> bytes:
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         now, route = request.now, request.route
+        if route.operation in ("upload", "files", "file"):
+            return self._files.handle(request)
         if route.operation == "caches":
             created = request.method == "POST"
             return dumps(self._create(request) if created else self._list(request))

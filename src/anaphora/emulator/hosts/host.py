@@ -32,7 +32,7 @@ Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
     "files", "file", "file_content", "batches", "batch", "batch_cancel", "batch_results",
     "stored", "stored_items", "stored_cancel", "compact", "websocket", "model_delete",
-    "caches", "cache", "show", "version", "loaded", "embed", "complete",
+    "caches", "cache", "upload", "show", "version", "loaded", "embed", "complete",
 ]  # fmt: skip
 """What a route does. Those after the first four belong to one wire: see `Host.handle`."""
 

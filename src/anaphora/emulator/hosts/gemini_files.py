@@ -1,0 +1,182 @@
+"""Gemini's files, and their resumable uploads: a request begins one, others send its bytes."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora.canonical import dumps
+from anaphora.emulator.exchange import (
+    EmulatorResponse,
+    decode_object,
+    decode_value,
+    json_response,
+    nested,
+    whole_number,
+)
+from anaphora.emulator.replies.text import IdGenerator
+from anaphora.errors import Forbidden, NotFound, RequestRejected, TooLarge
+
+from .host import Operation, RoutedRequest
+from .stored import StoredFile, StoredObjects
+
+_PATH = re.compile(r"(?P<upload>/upload)?/v1(?:beta|alpha)?/files(?:/(?P<name>[^/:]+))?")
+_MOST_FILES, _MOST_BYTES = 10_000, 256 * 1024 * 1024
+_MOST_UPLOADS = 100
+#: What all pieces of an upload but the last are multiples of.
+_GRANULARITY = 262_144
+_PAGE_SIZE = 10
+_KEPT = datetime.timedelta(hours=48)
+_STATUS = "x-goog-upload-status"
+
+
+class Upload(msgspec.Struct, eq=False):
+    """A file of which not all bytes have arrived."""
+
+    workspace: str
+    name: str
+    media_type: str
+    size: int
+    data: bytearray
+
+
+class GeminiFiles:
+    def __init__(self, ids: IdGenerator) -> None:
+        self._ids = ids
+        self._files: StoredObjects[StoredFile] = StoredObjects(
+            "", lambda file: len(file.data), _MOST_FILES, _MOST_BYTES
+        )
+        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        name = match["name"] or ""
+        if match["upload"]:
+            return ("upload", "") if method == "POST" and not name else None
+        if name:
+            return ("file", name) if method in ("GET", "DELETE") else None
+        return ("files", "") if method == "GET" else None
+
+    def workspace(self, query: Mapping[str, str]) -> str | None:
+        """Of an upload that a request goes on with: its id is its key."""
+        upload = self._uploads.get(query.get("upload_id", ""))
+        return None if upload is None else upload.workspace
+
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        if request.route.operation == "upload":
+            command = request.headers.get("x-goog-upload-command", "")
+            return self._start(request) if command == "start" else self._continue(request, command)
+        if request.route.operation == "files":
+            return self._list(request)
+        file = self._files.find(request.workspace, request.route.name)
+        if file is None:
+            reason = "You do not have permission to access the File {} or it may not exist."
+            reason = reason.format(request.route.name)
+            raise Forbidden(reason, status=403, code="PERMISSION_DENIED")
+        if request.method == "DELETE":
+            self._files.delete(request.workspace, request.route.name)
+            return b"{}"
+        return dumps(_fields(file))
+
+    def _start(self, request: RoutedRequest) -> EmulatorResponse:
+        headers = request.headers
+        if headers.get("x-goog-upload-protocol") != "resumable":
+            raise RequestRejected("only resumable uploads are known here", status=400)
+        size = whole_number(headers.get("x-goog-upload-header-content-length", ""), "size")
+        if size > _MOST_BYTES:
+            raise TooLarge(f"the emulator keeps up to {_MOST_BYTES:,} bytes", status=413)
+        described = decode_value(decode_object(request.body).get("file", b"{}"), "file")
+        upload = Upload(
+            request.workspace,
+            str(nested(described, "displayName") or nested(described, "display_name") or ""),
+            headers.get("x-goog-upload-header-content-type", "application/octet-stream"),
+            size,
+            bytearray(),
+        )
+        id = self._ids.next("upload-")
+        self._uploads[id] = upload
+        if len(self._uploads) > _MOST_UPLOADS:
+            self._uploads.popitem(last=False)
+        url = f"http://{headers.get('host', '')}{request.path}"
+        return json_response(
+            b"",
+            headers={
+                "x-goog-upload-url": f"{url}?upload_id={id}&upload_protocol=resumable",
+                "x-goog-upload-chunk-granularity": str(_GRANULARITY),
+                _STATUS: "active",
+            },
+        )
+
+    def _continue(self, request: RoutedRequest, command: str) -> EmulatorResponse:
+        id = request.query.get("upload_id", "")
+        upload = self._uploads.get(id)
+        if upload is None or upload.workspace != request.workspace:
+            raise NotFound("no such upload", status=404)
+        commands = {each.strip() for each in command.split(",")}
+        received = {"x-goog-upload-size-received": str(len(upload.data))}
+        if commands == {"query"}:
+            return json_response(b"", headers={**received, _STATUS: "active"})
+        if commands == {"cancel"}:
+            del self._uploads[id]
+            return json_response(b"", headers={_STATUS: "cancelled"})
+        if not commands or not commands <= {"upload", "finalize"}:
+            raise RequestRejected(f"unknown upload command {command[:40]!r}", status=400)
+        if "upload" in commands:
+            offset = whole_number(request.headers.get("x-goog-upload-offset", ""), "offset")
+            is_whole = "finalize" in commands or len(request.body) % _GRANULARITY == 0
+            if offset != len(upload.data) or not is_whole:
+                raise RequestRejected("the piece does not fit the upload", status=400)
+            upload.data += request.body
+        if "finalize" not in commands:
+            return json_response(b"", headers={_STATUS: "active"})
+        if len(upload.data) != upload.size:
+            raise RequestRejected("the file has another size than was announced", status=400)
+        del self._uploads[id]
+        file = StoredFile(
+            id=self._ids.next("").lower(),
+            name=upload.name,
+            media_type=upload.media_type,
+            purpose="",
+            data=bytes(upload.data),
+            created=request.now,
+        )
+        self._files.add(upload.workspace, file.id, file)
+        return json_response(dumps({"file": _fields(file)}), headers={_STATUS: "final"})
+
+    def _list(self, request: RoutedRequest) -> bytes:
+        own, query = self._files.list(request.workspace), request.query
+        start = whole_number(query.get("pageToken") or "0", "pageToken")
+        size = whole_number(query.get("pageSize") or "0", "pageSize") or _PAGE_SIZE
+        page = own[start : start + size]
+        listed: dict[str, Any] = {"files": [_fields(file) for file in page]} if page else {}
+        if start + len(page) < len(own):
+            listed["nextPageToken"] = str(start + len(page))
+        return dumps(listed)
+
+
+def _fields(file: StoredFile) -> dict[str, Any]:
+    made = datetime.datetime.fromtimestamp(file.created, datetime.UTC)
+    created = made.isoformat().replace("+00:00", "Z")
+    digest = hashlib.sha256(file.data).hexdigest().encode()
+    shown = {
+        "name": f"files/{file.id}",
+        "displayName": file.name,
+        "mimeType": file.media_type,
+        "sizeBytes": str(len(file.data)),
+        "createTime": created,
+        "updateTime": created,
+        "expirationTime": (made + _KEPT).isoformat().replace("+00:00", "Z"),
+        "sha256Hash": msgspec.json.encode(digest).decode().strip('"'),
+        "uri": f"https://generativelanguage.googleapis.com/v1beta/files/{file.id}",
+        "state": "ACTIVE",
+        "source": "UPLOADED",
+    }
+    return {name: value for name, value in shown.items() if value}
