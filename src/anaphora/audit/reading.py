@@ -193,12 +193,17 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def accepts(self, call: AuditEnvelope) -> bool:
         return (
-            (self.model is None or fnmatchcase(call.billed_model, self.model))
+            (self.model is None or any(fnmatchcase(name, self.model) for name in _models(call)))
             and (self.since is None or call.at >= self.since)
             and (self.until is None or call.at < self.until)
             and (self.outcome is None or call.outcome == self.outcome)
             and (self.label is None or any(fnmatchcase(one, self.label) for one in _names(call)))
         )
+
+
+def _models(call: AuditEnvelope) -> tuple[str, str]:
+    """What was asked for, and what answered."""
+    return call.model, call.billed_model
 
 
 def _names(call: AuditEnvelope) -> Iterator[str]:
