@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
-from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
+from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
+from support.ledgers import PostgresPlace
+from support.nodes import running_node, running_nodes
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
 from anaphora import emulator
 from anaphora.cli.common import anaphora
 from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.server import Emulator
 
 LIMITED: dict[str, Any] = {
     **GRANT,
@@ -42,6 +48,13 @@ WORD = {
 }
 FAILED = {"status": "failed", "error": {"code": "server_error", "message": "broken"}}
 CANCELED = {"status": "cancelled"}
+
+
+@pytest.fixture
+def emu() -> Iterator[Emulator]:
+    options = EmulatorOptions(background=5.0, latency=Latency(first=0.0))
+    with emulator.running(options) as running:
+        yield running
 
 
 def spent(daemon: TestedDaemon) -> tuple[int, int]:
@@ -148,3 +161,67 @@ def test_response_that_is_canceled_before_it_began_costs_nothing(tmp_path: Path)
         assert bound[0] > 0
         assert http.post(f"/v1/responses/{id}/cancel").json()["status"] == "cancelled"
         assert settled(daemon, bound) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bill_is_settled_after_a_restart(stream: bool, tmp_path: Path) -> None:
+    """Also where the app left the stream."""
+    options = EmulatorOptions(background=5.0, latency=Latency(first=0.0, pace=0.02))
+    with emulator.running(options) as emu:
+        home = tmp_path / "home"
+        tokens = create_home(home, emu, extensions={"limited": LIMITED})
+        with (
+            running_node(home, tokens) as daemon,
+            daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+        ):
+            id = begin(http, stream=stream)
+        with (
+            running_node(home, tokens) as daemon,
+            daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+        ):
+            check_fetched(daemon, http, id, emu)
+
+
+def test_bill_is_settled_by_any_node(
+    emu: Emulator, postgres_place: PostgresPlace, tmp_path: Path
+) -> None:
+    with running_nodes(tmp_path, emu, postgres_place.url, extensions={"limited": LIMITED}) as (
+        first,
+        second,
+    ):
+        headers = AT_OPENAI | first.headers("limited")
+        with (
+            first.client("limited", headers=headers) as one,
+            second.client("limited", headers=headers) as two,
+        ):
+            id = begin(one, stream=False)
+            check_fetched(second, two, id, emu)
+            # Nothing changes when the node fetches it that made the call.
+            found = spent(second)
+            assert one.get(f"/v1/responses/{id}").status_code == 200
+            assert spent(second) == found
+            assert two.post("/v1/responses", json={**ASKED, "previous_response_id": id})
+
+
+ASKED = {"model": "gpt-5.2", "input": "Hello?", "store": True}
+
+
+def begin(http: httpx.Client, *, stream: bool) -> str:
+    """The id of a background response that is not complete."""
+    body = {**ASKED, "background": True}
+    if not stream:
+        return str(http.post("/v1/responses", json=body).json()["id"])
+    with http.stream("POST", "/v1/responses", json={**body, "stream": True}) as response:
+        lines = response.iter_lines()
+        first = next(line for line in lines if line.startswith("data:"))
+        assert any("output_text.delta" in line for line in lines)
+        return str(json.loads(first.removeprefix("data:"))["response"]["id"])
+
+
+def check_fetched(daemon: TestedDaemon, http: httpx.Client, id: str, emu: Emulator) -> None:
+    bound = spent(daemon)
+    assert bound[0] == bound[1] > 0
+    emu.advance(10)
+    assert http.get(f"/v1/responses/{id}").json()["status"] == "completed"
+    (call,) = (each for each in emu.requests() if each.get("cost_usd"))
+    assert settled(daemon, bound) == (int(Decimal(call["cost_usd"]) * 10**9), 0)

@@ -7,11 +7,11 @@ another app wrote: such tokens are shown to the app, and charged to it, as if it
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.cache.verdict import Prediction
 from anaphora.catalog import CacheRules
 from anaphora.client.config import Hop
 from anaphora.client.config.resolve import ResolvedProvider
@@ -84,7 +84,16 @@ def app_key(app: str, key: str) -> str:
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
 
 
-def own_usage(usage: Usage, expected: Prediction | None, plan: Plan) -> tuple[Usage, int]:
+class ExpectedReads(Protocol):
+    """The part of a `Prediction` that tells an app's own reads from those of others."""
+
+    @property
+    def left(self) -> int: ...
+    @property
+    def read(self) -> int: ...
+
+
+def own_usage(usage: Usage, expected: ExpectedReads | None, plan: Plan) -> tuple[Usage, int]:
     """The usage of a call as if its app were alone, and how many tokens it read that other apps
     wrote. `expected` is what it should read by the app's own earlier calls. The usage has the same
     form whether there are such tokens or not: nothing as the provider wrote it, no read as 0."""

@@ -38,7 +38,9 @@ class KeptObjects:
     async def add(self, row: HandleRow, kept: Iterable[Kept]) -> None:
         """Objects of the app and the provider of `row`."""
         rows = [
-            msgspec.structs.replace(row, kind=kind, id=id, tokens=tokens)
+            msgspec.structs.replace(
+                row, kind=kind, id=id, tokens=tokens, bill=row.bill if id == row.id else ""
+            )
             for kind, id, tokens in kept
         ]
         await asyncio.gather(*map(self._store.add_handle, rows))  # in one transaction

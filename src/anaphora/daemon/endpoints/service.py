@@ -220,12 +220,14 @@ class Endpoints:
     ) -> None:
         as_list = route.wire == "gemini" and not _wants_sse(exchange)
         stream = self._delegation.stream(call)
+        begun: StreamHead | None = None
         try:
             head = await stream.head()
             asks = _asks_usage(body.value)
             out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
             headers = stream_headers(route.wire, head, notices, as_list=as_list)
             if body.value.get("background") is True and head.wire == route.wire:
+                begun = head
                 await self._keep_begun(call, head)
             await exchange.start(200, headers)
             try:
@@ -239,6 +241,8 @@ class Endpoints:
             await exchange.write(out.finish(stream.reply))
         finally:
             await stream.aclose()
+            if begun is not None and stream.reply is None:
+                await self._keep_begun(call, begun)  # with what its bill is computed from
 
     async def _keep(self, call: AppCall, body: JsonBody, reply: AppReply) -> tuple[Notice, ...]:
         """Notes whose the stored objects of a reply are. The answer is paid for: a store that fails
@@ -254,6 +258,7 @@ class Endpoints:
             app=call.app.id,
             provider=reply.provider,
             created=self._clock(),
+            bill=self._late_bill(call, reply.reply.id),
         )
         try:
             await self._kept.add(row, kept_objects(request.wire, body.value, reply))
@@ -274,8 +279,12 @@ class Endpoints:
                     app=call.app.id,
                     provider=head.provider,
                     created=self._clock(),
+                    bill=self._late_bill(call, head.reply_id),
                 )
             )
+
+    def _late_bill(self, call: AppCall, id: str) -> str:
+        return "" if self._stored is None else self._stored.late_bill(call.app.id, id)
 
     async def _respond(
         self,

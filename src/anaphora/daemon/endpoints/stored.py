@@ -20,7 +20,7 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
-from anaphora.daemon.money.late_bills import LateBills, is_queued, read_response
+from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
@@ -98,6 +98,7 @@ class StoredObjects:
         self._forwarder = forwarder
         self._kept = KeptObjects(store)
         self._late_bills = late_bills
+        self._ledger = ledger
         self._isolates = isolates
         self._reaches = reaches
         self._clock = clock
@@ -210,7 +211,7 @@ class StoredObjects:
     async def _has_begun(self, row: HandleRow, route: Route) -> bool | None:
         """Whether a background response that is about to be cancelled has begun; None: unknown, or
         it is not cancelled. One that has not costs nothing."""
-        if route.rest != "cancel" or not self._late_bills.waits_for(row.app, row.id):
+        if route.rest != "cancel" or row.tokens is not None:
             return None
         with contextlib.suppress(AnaphoraError):
             found = await self._forwarder.send(row.provider, "GET", f"/v1/responses/{row.id}")
@@ -228,11 +229,22 @@ class StoredObjects:
         if fetched is None or fetched.reply.id != row.id:
             return
         reply = fetched.reply
-        self._late_bills.fetched(row.app, msgspec.structs.replace(fetched, began=began))
+        fetched = msgspec.structs.replace(fetched, began=began)
+        self._late_bills.fetched(row.app, fetched, lambda: self._stored_bill(row))
         if reply.usage.total is None:
             return
         with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
+            row = msgspec.structs.replace(row, bill="")
             await self._kept.add(row, kept_of_response(reply, reply.usage))
+
+    def late_bill(self, app: str, response_id: str) -> str:
+        """What the store keeps of the bill of a background response."""
+        return self._late_bills.record(app, response_id)
+
+    def _stored_bill(self, row: HandleRow) -> LateBill | None:
+        if not row.bill:
+            return None
+        return LateBill.read(row.id, row.bill, self._ledger, self._forwarder.target)
 
     def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
         """A response without what it read from a cache that other apps use, too."""

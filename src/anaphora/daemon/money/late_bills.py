@@ -5,25 +5,28 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora import wire
-from anaphora.cache.verdict import Prediction, saved_usd
+from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
-from anaphora.daemon.access.isolation import own_usage
+from anaphora.daemon.access.isolation import ExpectedReads, own_usage
 from anaphora.daemon.facts.request import RequestFacts
+from anaphora.daemon.store import Hold
 from anaphora.errors import AnaphoraError, Upstream
-from anaphora.rendered import Plan
-from anaphora.values import Reply, ReplyEnd
+from anaphora.rendered import Mark, Plan
+from anaphora.values import Reply, ReplyEnd, Ttl
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
 from .billed_prices import billed_model
 from .bounds import CostBound
-from .ledger import OpenHold
+from .ledger import Ledger, OpenHold
 from .settling import (
     AttemptCost,
     cost_of_failure,
@@ -38,6 +41,8 @@ _log = logging.getLogger("anaphora.daemon")
 
 #: Responses that are waited for; the bill of an older one is no longer looked for.
 _MOST = 4096
+#: Blocks of a prompt that the store keeps the shares of.
+_MOST_SHARES = 64
 
 
 class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
@@ -48,6 +53,13 @@ class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
     canceled: bool = False
     began: bool | None = None
     """Whether it had begun when it was canceled; None: unknown."""
+
+
+class OwnReads(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that the app's earlier calls left in the cache, and what should be read of them."""
+
+    left: int
+    read: int
 
 
 class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -64,7 +76,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     most: CostBound
     masked: bool
     """Other apps use the cache, too."""
-    expected: Prediction | None
+    expected: ExpectedReads | None
 
     @classmethod
     def of(
@@ -76,7 +88,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         *,
         most: CostBound,
         masked: bool,
-        expected: Prediction | None,
+        expected: ExpectedReads | None,
     ) -> LateBill:
         """Of a call that was answered without a bill."""
         prepared = flight.prepared[flight.index]
@@ -92,6 +104,46 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             most=most,
             masked=masked,
             expected=expected,
+        )
+
+    @property
+    def record(self) -> str:
+        """For the other nodes, and for this one after a restart: without names of tools, and of
+        objects."""
+        facts = replace(self.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
+        expected = self.expected
+        kept = _StoredBill(
+            hold=self.hold.hold,
+            facts=facts,
+            marks=self.plan.marks,
+            automatic=self.plan.automatic,
+            at=self.at,
+            tier=self.tier,
+            shares=self.shares[:_MOST_SHARES],
+            most=self.most,
+            masked=self.masked,
+            expected=None if expected is None else OwnReads(expected.left, expected.read),
+        )
+        return msgspec.json.encode(kept).decode()
+
+    @classmethod
+    def read(
+        cls, response_id: str, text: str, ledger: Ledger, target: Callable[[str, str], Target]
+    ) -> LateBill:
+        """The bill of a record; `target` finds a model at a provider."""
+        kept = _decode_bill(text)
+        return cls(
+            response_id=response_id,
+            hold=ledger.settled_hold(kept.hold),
+            facts=kept.facts,
+            target=target(kept.hold.provider, kept.hold.model),
+            plan=Plan(marks=kept.marks, automatic=kept.automatic),
+            at=kept.at,
+            tier=kept.tier,
+            shares=kept.shares,
+            most=kept.most,
+            masked=kept.masked,
+            expected=kept.expected,
         )
 
     def settle(self, fetched: FetchedResponse) -> bool:
@@ -146,6 +198,22 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
 
+class _StoredBill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    hold: Hold
+    facts: RequestFacts
+    marks: tuple[Mark, ...] = ()
+    automatic: Ttl | None = None
+    at: float
+    tier: str = ""
+    shares: tuple[BlockShare, ...] = ()
+    most: CostBound
+    masked: bool = False
+    expected: OwnReads | None = None
+
+
+_decode_bill = msgspec.json.Decoder(_StoredBill).decode
+
+
 class LateBills:
     """The background responses of all apps, by app and id. Bounded."""
 
@@ -157,15 +225,24 @@ class LateBills:
         if len(self._waiting) > _MOST:
             self._waiting.popitem(last=False)
 
-    def waits_for(self, app: str, response_id: str) -> bool:
-        return (app, response_id) in self._waiting
-
-    def fetched(self, app: str, fetched: FetchedResponse) -> None:
-        """An app has fetched a response. Never raises: the response goes to the app."""
-        bill = self._waiting.get((app, fetched.reply.id))
+    def record(self, app: str, response_id: str) -> str:
+        """What the store keeps of a bill; empty where none is waited for."""
+        bill = self._waiting.get((app, response_id))
         try:
+            return "" if bill is None else bill.record
+        except Exception:
+            _log.exception("the bill of a background response is known to this node only")
+            return ""
+
+    def fetched(
+        self, app: str, fetched: FetchedResponse, read: Callable[[], LateBill | None]
+    ) -> None:
+        """An app has fetched a response. `read` gives the bill that another node waits for. Never
+        raises: the response goes to the app."""
+        try:
+            bill = self._waiting.get((app, fetched.reply.id)) or read()
             if bill is not None and bill.settle(fetched):
-                del self._waiting[app, fetched.reply.id]
+                self._waiting.pop((app, fetched.reply.id), None)
         except Exception:
             _log.exception("the bill of a background response was not settled")
 

@@ -77,6 +77,12 @@ class Ledger:
         """In order of time: the entries of a day lie next to each other."""
         return f"{int(now * 1000):012x}{self._name}{next(self._numbers):08x}"
 
+    def settled_hold(self, hold: Hold) -> OpenHold:
+        """A hold that any node has settled at its bound, for its bill."""
+        found = OpenHold(self, hold)
+        found._settled = True
+        return found
+
     async def spent(self, app: str) -> Spent:
         return await self.store.spent(app, self.clock())
 

@@ -127,6 +127,8 @@ class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     tokens: int | None = None
     """The last billed size of the history behind it."""
+    bill: str = ""
+    """Of a response that is made in the background: what its bill is computed from, as JSON."""
 
 
 class Store(Protocol):

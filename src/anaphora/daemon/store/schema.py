@@ -16,7 +16,7 @@ from pathlib import Path
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
@@ -76,6 +76,8 @@ CREATE TABLE label_sums (
 #: Entries of days before `pruned_until`, the first of a month, are deleted; their sums are not.
 _STEP_3 = "ALTER TABLE clock ADD COLUMN pruned_until TEXT NOT NULL DEFAULT ''"
 
+_STEP_4 = "ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT ''"
+
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
 SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
@@ -100,8 +102,12 @@ def _third(database: sqlite3.Connection) -> None:
     _run(database, _STEP_3)
 
 
+def _fourth(database: sqlite3.Connection) -> None:
+    _run(database, _STEP_4)
+
+
 #: Each makes the tables of the next version: the first from an empty file.
-_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second, _third)
+_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second, _third, _fourth)
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:

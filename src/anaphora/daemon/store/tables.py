@@ -8,7 +8,7 @@ from typing import Any
 
 from . import HandleKind, HandleRow, TokenRow
 
-_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
+_HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
 #: Ids that are looked up in one statement.
 _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
@@ -53,10 +53,11 @@ class SmallTables(ABC):
 
     async def add_handle(self, handle: HandleRow) -> None:
         await self._change(
-            f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)"
+            f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7)"
             " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
-            " tokens = excluded.tokens WHERE handles.app = excluded.app",
+            " tokens = excluded.tokens, bill = excluded.bill WHERE handles.app = excluded.app",
             handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
+            handle.bill,
             kept=True,
         )  # fmt: skip
 
@@ -84,10 +85,8 @@ class SmallTables(ABC):
         rows = await self._fetch(
             f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", *values
         )
-        return [
-            HandleRow(kind=kind, id=id, app=app, provider=provider, created=created, tokens=tokens)
-            for kind, id, app, provider, created, tokens in rows
-        ]
+        names = _HANDLE_FIELDS.split(", ")
+        return [HandleRow(**dict(zip(names, row, strict=True))) for row in rows]
 
     async def grow_handle(
         self, row: HandleRow, growth: int | None, size: int | None = None

@@ -63,7 +63,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "label_sums": ((*_KEY, "label", "calls", "billed"), ("calls", "billed")),
     "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),
-    "handles": (("kind", "id", "provider", "app", "created", "tokens"), ()),
+    "handles": (("kind", "id", "provider", "app", "created", "tokens", "bill"), ()),
 }  # fmt: skip
 
 
