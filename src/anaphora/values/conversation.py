@@ -77,6 +77,12 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
         return self.role == other.role and self.parts == other.parts
 
 
+_NEW: dict[Role, Callable[[], Message]] = {
+    role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
+    for role in get_args(Role)
+}
+_FIRST_IDS = [f"m{index}" for index in range(256)]
+
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 """A message, or one as a dictionary: `{"role": "user", "content": "…"}`."""
 
@@ -113,6 +119,21 @@ class Conversation(Sequence[Message]):
         """Computed results about these messages; shared by all views of one list."""
         self._extend(messages)
         self._length = len(self._items)
+
+    @classmethod
+    def of_parts(cls, messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
+        """Messages of these roles and parts. A wire made the parts: they are not checked again."""
+        conversation, count = cls(), len(messages)
+        items = conversation._items
+        names = _FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{index}" for index in range(count)]
+        for (role, parts), name in zip(messages, names, strict=False):
+            message = _NEW[role]()
+            force_setattr(message, "id", name)
+            force_setattr(message, "parts", parts)
+            items.append(message)
+        conversation._numbers[:] = count, count
+        conversation._length = count
+        return conversation
 
     def append(self, *messages: MessageLike) -> Conversation:
         """A view that continues with these messages; this one stays as it is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import (
     Annotated,
     Any,
@@ -51,7 +51,6 @@ decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 _CAPITAL = re.compile("[A-Z]")
-_FIRST_IDS = tuple(f"m{index}" for index in range(256))
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
@@ -185,13 +184,6 @@ def known_text(members: Members, name: str) -> str:
     """A member that is a text; empty where it is none."""
     raw = bytes(members.get(name, b""))
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
-
-
-def message_ids(count: int) -> Sequence[str]:
-    """`m0`, `m1`, … for that many messages."""
-    if count <= len(_FIRST_IDS):
-        return _FIRST_IDS[:count]
-    return [f"m{index}" for index in range(count)]
 
 
 # ── The decoder ──────────────────────────────────────────────────────────────────────────────────

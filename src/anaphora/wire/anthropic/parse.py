@@ -44,11 +44,11 @@ from anaphora.values import (
     Extras,
     FileId,
     Image,
-    Message,
     Opaque,
     Part,
     ProviderTool,
     ResultPart,
+    Role,
     Section,
     SegmentRole,
     Source,
@@ -73,7 +73,6 @@ from anaphora.wire.reading import (
     encode_members,
     known_text,
     list_elements,
-    message_ids,
     object_members,
     request_error,
 )
@@ -286,9 +285,8 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 def _conversation(
     request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader
 ) -> Conversation:
-    messages: list[Message] = []
+    messages: list[tuple[Role, tuple[Part, ...]]] = []
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
-    ids = message_ids(len(request.messages))
     own: Unknown | None = None
     inner = _NOTHING
     parts: tuple[Part, ...]
@@ -304,8 +302,8 @@ def _conversation(
             parts = reader.content(content, inner)
         if own is not None:
             parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
-        messages.append(Message(id=ids[index], role=message.role, parts=parts))
-    return Conversation(messages)
+        messages.append((message.role, parts))
+    return Conversation.of_parts(messages)
 
 
 @MEMO.remember(SYSTEM_PROMPTS)

@@ -30,7 +30,6 @@ from anaphora.values import (
     Extras,
     FileId,
     Image,
-    Message,
     Opaque,
     Part,
     ProviderTool,
@@ -58,7 +57,6 @@ from anaphora.wire.reading import (
     encode_members,
     extras_of,
     known_text,
-    message_ids,
     object_members,
     request_error,
 )
@@ -112,7 +110,7 @@ def parse(body: bytes, path: str = "") -> Call:
         if blocks is None:
             rest["systemInstruction"] = request.systemInstruction
     params, extras = read_params(request, rest, stream)
-    conversation = Segment(SegmentRole.CONVERSATION, Conversation(messages))
+    conversation = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(messages))
     return Call(
         ir=PromptIR(system_blocks=blocks or (), segments=(conversation,)),
         model=model if model or not request.model else model_id(request.model),
@@ -124,7 +122,7 @@ def parse(body: bytes, path: str = "") -> Call:
 
 def _read_contents(
     contents: list[types.Content], unknown: dict[int, Unknown], body: bytes
-) -> list[Message]:
+) -> list[tuple[Role, tuple[Part, ...]]]:
     sent: list[Raw] = []
 
     def raw_part(index: int, at: int) -> Raw:
@@ -134,8 +132,7 @@ def _read_contents(
 
     reader = PartReader(raw_part)
     read = reader.part
-    messages: list[Message] = []
-    names = message_ids(len(contents))
+    messages: list[tuple[Role, tuple[Part, ...]]] = []
     for index, content in enumerate(contents):
         role = _ROLES.get(content.role or "user")
         if role is None:
@@ -147,7 +144,7 @@ def _read_contents(
         else:
             for part in content.parts or ():
                 parts.append(read(part, None, index, len(parts)))
-        messages.append(Message(id=names[index], role=role, parts=tuple(parts)))
+        messages.append((role, tuple(parts)))
     return messages
 
 

@@ -26,7 +26,6 @@ from anaphora.values import (
     Conversation,
     Extras,
     Image,
-    Message,
     Opaque,
     Part,
     ProviderTool,
@@ -54,7 +53,6 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
-    message_ids,
     object_members,
     reply_error,
     request_error,
@@ -95,7 +93,7 @@ _TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
 _Pending = dict[str, str]
 _ByTool = dict[str, deque[str]]
 #: The system prompt, and the messages after it.
-_Prompt = tuple[tuple[PromptBlock, ...], list[Message]]
+_Prompt = tuple[tuple[PromptBlock, ...], list[tuple[Role, tuple[Part, ...]]]]
 
 
 @converts_errors(request_error)
@@ -113,7 +111,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         messages = _with_known_roles(request.messages or [], inner)
     blocks, conversation = _read_messages(messages, inner)
     params, extras = read_params(request, unknown)
-    segment = Segment(SegmentRole.CONVERSATION, Conversation(conversation))
+    segment = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(conversation))
     return Call(
         ir=PromptIR(system_blocks=blocks, segments=(segment,)),
         model=request.model,
@@ -128,10 +126,9 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown]) -> _Prompt:
     blocks: tuple[PromptBlock, ...] = ()
-    read: list[Message] = []
+    read: list[tuple[Role, tuple[Part, ...]]] = []
     pending: _Pending = {}
     by_tool: _ByTool = {}
-    names = message_ids(len(messages))
     others: Unknown | None = None
     role: Role
     parts: tuple[Part, ...]
@@ -148,7 +145,7 @@ def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown
             parts = _read_content(message, others)
             if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
                 continue
-        read.append(Message(id=names[len(read)], role=role, parts=parts))
+        read.append((role, parts))
     return blocks, read
 
 

@@ -44,7 +44,6 @@ from anaphora.values import (
     Extras,
     FileId,
     Image,
-    Message,
     Opaque,
     Part,
     ProviderTool,
@@ -87,7 +86,6 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
-    message_ids,
     object_members,
     request_error,
 )
@@ -141,7 +139,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     params, cache, extras = read_params(request, unknown)
     if marks:
         cache["marks"] = tuple(marks)
-    segment = Segment(SegmentRole.CONVERSATION, Conversation(messages))
+    segment = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(messages))
     return Call(
         ir=PromptIR(
             system_blocks=blocks,
@@ -157,14 +155,13 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 def _read_messages(
     sent: list[types.RequestMessage], unknown: dict[int, Unknown]
-) -> tuple[tuple[PromptBlock, ...], list[Message], list[MarkRequest]]:
+) -> tuple[tuple[PromptBlock, ...], list[tuple[Role, tuple[Part, ...]]], list[MarkRequest]]:
     """The system prompt, which is the first message where that holds only texts; the messages after
     it; and the breakpoints in both."""
     reader = MessageReader("$.messages[{}]", request_error)
     blocks: tuple[PromptBlock, ...] = ()
-    messages: list[Message] = []
+    messages: list[tuple[Role, tuple[Part, ...]]] = []
     marks: list[MarkRequest] = []
-    names = message_ids(len(sent))
     own: Unknown | None = None
     for index, message in enumerate(sent):
         if unknown:
@@ -178,11 +175,11 @@ def _read_messages(
                 marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in reader.marks]
                 reader.marks = []
                 continue
-        name = names[len(messages)]
-        messages.append(Message(id=name, role=role, parts=parts))
         if reader.marks:
+            name = f"m{len(messages)}"
             marks += [PartMark(name, *mark) for mark in reader.marks]
             reader.marks = []
+        messages.append((role, parts))
     return blocks, messages, marks
 
 

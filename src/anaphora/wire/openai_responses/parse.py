@@ -33,7 +33,6 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Conversation,
-    Message,
     Opaque,
     Part,
     ProviderTool,
@@ -69,7 +68,6 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
-    message_ids,
     object_members,
     request_error,
 )
@@ -157,9 +155,8 @@ def _read_raw(given: msgspec.Raw) -> list[ReadItem]:
 
 def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
     """The items as messages; successive items of the assistant are one."""
-    messages: list[Message] = []
+    messages: list[tuple[Role, tuple[Part, ...]]] = []
     answer: list[Part] = []
-    names = message_ids(len(items))
     for role, parts, placed in items:
         if role == "assistant":
             if answer and type(parts[0]) is Text:
@@ -169,17 +166,15 @@ def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> 
                 answer += parts
             continue
         if answer:
-            name = names[len(messages)]
-            messages.append(Message(id=name, role="assistant", parts=tuple(answer)))
+            messages.append(("assistant", tuple(answer)))
             answer = []
-        name = names[len(messages)]
         if placed:
+            name = f"m{len(messages)}"
             marks += [PartMark(name, path, own or ttl, extras) for path, own, extras in placed]
-        messages.append(Message(id=name, role=role, parts=parts))
+        messages.append((role, parts))
     if answer:
-        name = names[len(messages)]
-        messages.append(Message(id=name, role="assistant", parts=tuple(answer)))
-    return Conversation(messages)
+        messages.append(("assistant", tuple(answer)))
+    return Conversation.of_parts(messages)
 
 
 def _apart(part: Text, before: list[Part]) -> Text:
