@@ -117,7 +117,8 @@ class Conversation(Sequence[Message]):
         self._lock = threading.Lock()
         self.memo: dict[str, Any] = {}
         """Computed results about these messages; shared by all views of one list."""
-        self._extend(messages)
+        if messages != ():
+            self._extend(messages)
         self._length = len(self._items)
 
     @classmethod

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
@@ -37,7 +38,9 @@ FieldTree: TypeAlias = "dict[str, bytes | FieldTree]"
 
 #: That of a request without marks and cache options.
 NO_CACHE_PLAN = PromptCachePlan()
-_NO_PARAMS = Params()
+_new_params = Params().__copy__  # type: ignore[attr-defined]
+#: Decoded values of these types need no check.
+_SCALARS = frozenset({int, float, str, bool})
 
 PARAM_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
 #: The name a schema has by default, which is not worth a notice.
@@ -186,7 +189,12 @@ class ParamTable:
         cache = groups.pop("cache", {})
         for group, members in groups.items():
             values[group] = PARAM_GROUPS[group](**members)
-        return Params(**values) if values else _NO_PARAMS, cache
+        if not _SCALARS.issuperset(map(type, values.values())):
+            return Params(**values), cache
+        params: Params = _new_params()
+        for name, value in values.items():
+            force_setattr(params, name, value)
+        return params, cache
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -72,7 +72,7 @@ from anaphora.wire.splitting import (
 
 from . import types
 from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
-from .parts import read_response
+from .parts import output_text, read_response
 from .render import CLOSE, CONTENTS, GLUE, SYSTEM, SYSTEM_CLOSE, SYSTEM_PLACE, TOOLS, join_tools
 from .types import (
     CONTENT_FIELDS,
@@ -139,10 +139,14 @@ def _read_contents(
             reason = f"{content.role!r} is not a role here; use user or model"
             raise request_error(reason, f"$.contents[{index}].role")
         parts: list[Part] = []
+        given = content.parts or ()
         if unknown and index in unknown:
             parts = reader.content(content, unknown[index], index)
+        elif len(given) == 1:
+            messages.append((role, (read(given[0], None, index, 0),)))
+            continue
         else:
-            for part in content.parts or ():
+            for part in given:
                 parts.append(read(part, None, index, len(parts)))
         messages.append((role, tuple(parts)))
     return messages
@@ -166,6 +170,8 @@ class PartReader:
         self._raw = raw
         self._waiting: dict[str, deque[str]] = defaultdict(deque)
         """The ids made for calls that came without one and have no result yet, by function."""
+        self._in_output = False
+        """Whether a result was a text in `output`, so that the next one likely is too."""
 
     def content(
         self, content: types.Content, unknown: Unknown | None, place: int | str | None
@@ -223,13 +229,16 @@ class PartReader:
     ) -> ToolResult | Opaque:
         """A function's result; kept whole where it has a part that no result may have."""
         call_id, error = response.id, False
-        text = str(response.response, "utf-8")
-        # An object with another first member than `output` or `error`, which may be written in
-        # escapes, is the tool's own.
-        if text[0] != "{" or text[1] != '"' or text[2] in "oe\\":
-            text, error, form = read_response(text)
-            if form is not None:
-                extras = form if extras is None else {**extras, **form}
+        text = output_text(response.response) if self._in_output else None
+        if text is None:
+            self._in_output, text = False, str(response.response, "utf-8")
+            # An object with another first member than `output` or `error`, which may be written in
+            # escapes, is the tool's own.
+            if text[0] != "{" or text[1] != '"' or text[2] in "oe\\":
+                text, error, form = read_response(text)
+                self._in_output = not error and text[:1] != "{"
+                if form is not None:
+                    extras = form if extras is None else {**extras, **form}
         content: str | tuple[ResultPart, ...] = text
         if response.parts:
             parts = self._result_parts(response.parts, unknown, place, index)

@@ -279,18 +279,23 @@ class _TextAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fa
 _text_answer = msgspec.json.Decoder(_TextAnswer).decode
 
 
+def output_text(response: str | msgspec.Raw) -> str | None:
+    """The text of a response that is nothing but a text in `output`, and is read back as that."""
+    try:
+        text = _text_answer(response).output
+    except DECODE_ERRORS:
+        return None
+    return text if text[:1] != "{" else None
+
+
 def read_response(response: str) -> tuple[str, bool, Extras | None]:
     """The text of a response object, whether the tool failed, and the object's form where we would
     write another one."""
     if response == "null":
         return "", False, None
-    try:
-        answer = _text_answer(response)
-    except DECODE_ERRORS:
-        pass
-    else:
-        if answer.output[:1] != "{":
-            return answer.output, False, None
+    text = output_text(response)
+    if text is not None:
+        return text, False, None
     raw = response.encode()
     text, error = read_answer(raw)
     ours = write_answer(text, error)
