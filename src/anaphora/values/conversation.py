@@ -126,13 +126,13 @@ class Conversation(Sequence[Message]):
         """Messages of these roles and parts. A wire made the parts: they are not checked again."""
         conversation, count = cls(), len(messages)
         items = conversation._items
-        names = _FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{index}" for index in range(count)]
-        for (role, parts), name in zip(messages, names, strict=False):
+        names = iter(_FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{n}" for n in range(count)])
+        for role, parts in messages:
             message = _NEW[role]()
-            force_setattr(message, "id", name)
+            force_setattr(message, "id", next(names))
             force_setattr(message, "parts", parts)
             items.append(message)
-        conversation._numbers[:] = count, count
+        conversation._numbers = [count, count]
         conversation._length = count
         return conversation
 
