@@ -138,13 +138,13 @@ def _read_contents(
         if role is None:
             reason = f"{content.role!r} is not a role here; use user or model"
             raise request_error(reason, f"$.contents[{index}].role")
-        parts: list[Part] = []
         given = content.parts or ()
-        if unknown and index in unknown:
-            parts = reader.content(content, unknown[index], index)
-        elif len(given) == 1:
+        if len(given) == 1 and not unknown:
             messages.append((role, (read(given[0], None, index, 0),)))
             continue
+        parts: list[Part] = []
+        if unknown and index in unknown:
+            parts = reader.content(content, unknown[index], index)
         else:
             for part in given:
                 parts.append(read(part, None, index, len(parts)))
