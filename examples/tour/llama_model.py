@@ -1,4 +1,4 @@
-"""A tiny model for llama.cpp (random weights, 0.5 MB), and the process that serves it.
+"""A tiny model for llama.cpp (random weights, 0.3 MB), and the process that serves it.
 
     python llama_model.py OUT.gguf            writes the model
     python llama_model.py OUT.gguf --serve    and serves it until standard input ends
@@ -34,7 +34,7 @@ Array = NDArray[np.float32]
 TEMPLATE = Path(__file__).with_name("llama_template.jinja")
 CONTEXT = 16384
 
-_WIDTH, _LAYERS, _HEADS, _KEY_HEADS, _INNER = 64, 2, 2, 1, 128
+_WIDTH, _LAYERS, _HEADS, _KEY_HEADS, _INNER = 64, 1, 2, 1, 128
 _HEAD = _WIDTH // _HEADS
 
 #: Control tokens first, then those that the engine must show in a reply's text.
