@@ -269,25 +269,68 @@ def test_a_killed_run_collects_the_batch_that_it_submitted(
     assert asyncio.run(run(batch=again)).progress.resumed == 20
 
 
-_KILLED_RUN = """
-import asyncio, json, sys
+#: For each line of arguments: starts a run in a process of its own, prints its number and then its
+#: exit code. The process is forked, since most of a start is the imports.
+_RUNS = """
+import asyncio, json, os, sys
 from pathlib import Path
 from support.emulated_client import KEY, settings
 from anaphora import AsyncClient
 
-url, name, results, questions = sys.argv[1:]
-
-async def main():
+async def run(url, name, results, questions):
     config = {"providers": settings(url, [name])}
     async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
-        await client.map(json.loads(questions), batch=True, results=Path(results))
+        await client.map(questions, batch=True, results=Path(results))
 
-asyncio.run(main())
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(run(*json.loads(line)))
+        finally:
+            os._exit(1)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
+class Runs:
+    """Starts runs that are killed."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _RUNS],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def start(self, *arguments: Any) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def read(self) -> int:
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    runs = Runs()
+    with runs.process:
+        yield runs
+    assert runs.process.returncode == 0
+
+
 def kill_while_submitting(
-    emu: Emulator, name: str, file: Path, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+    runs: Runs,
+    emu: Emulator,
+    name: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    arrives: bool,
 ) -> None:
     """A run whose process ends before the response to its POST; `arrives`: the provider has created
     the batch."""
@@ -299,25 +342,26 @@ def kill_while_submitting(
             return receive(request, **options)
         response = receive(request) if arrives else EmulatorResponse(hang=True)
         assert started.wait(30)
-        child.kill()
+        os.kill(child, signal.SIGKILL)
         return response
 
-    arguments = [emu.url, name, str(file), json.dumps(QUESTIONS)]
     with monkeypatch.context() as patch:
         patch.setattr(emu.engine, "receive", answer)
-        child = subprocess.Popen(
-            [sys.executable, "-c", _KILLED_RUN, *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        child = runs.start(emu.url, name, str(file), QUESTIONS)
         started.set()
-        assert child.wait(60) == -signal.SIGKILL
+        assert runs.read() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
     "name, again", [*((name, True) for name in PROVIDERS), ("anthropic", False)]
 )
 def test_a_batch_is_not_submitted_twice_when_its_id_was_not_noted(
-    emu: Emulator, tmp_path: Path, name: str, again: bool, monkeypatch: pytest.MonkeyPatch
+    runs: Runs,
+    emu: Emulator,
+    tmp_path: Path,
+    name: str,
+    again: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = tmp_path / "answers.jsonl"
 
@@ -327,7 +371,7 @@ def test_a_batch_is_not_submitted_twice_when_its_id_was_not_noted(
 
     # Batches of another run, with the same prompts.
     asyncio.run(run(tmp_path / "others.jsonl", batch=True))
-    kill_while_submitting(emu, name, file, monkeypatch, arrives=True)
+    kill_while_submitting(runs, emu, name, file, monkeypatch, arrives=True)
     asyncio.run(run(tmp_path / "more.jsonl", batch=True))
     before = submitted(emu)
     result = asyncio.run(run(file, batch=again))
@@ -340,10 +384,10 @@ def test_a_batch_is_not_submitted_twice_when_its_id_was_not_noted(
 
 @pytest.mark.parametrize("name", PROVIDERS[:2])
 def test_a_batch_that_did_not_arrive_is_submitted_by_the_next_run(
-    emu: Emulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, emu: Emulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "answers.jsonl"
-    kill_while_submitting(emu, name, file, monkeypatch, arrives=False)
+    kill_while_submitting(runs, emu, name, file, monkeypatch, arrives=False)
     assert submitted(emu) == 0
 
     async def run() -> Any:
@@ -385,10 +429,10 @@ def test_a_batch_is_found_when_the_response_to_its_submission_was_lost(
 
 
 def test_nothing_is_submitted_again_while_the_list_of_batches_fails(
-    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "answers.jsonl"
-    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
 
     async def run(faults: list[str | None]) -> Any:
         async with connected(emu, ["anthropic"]) as emulated:
@@ -478,10 +522,10 @@ def test_answers_that_were_collected_are_neither_lost_nor_counted_again(
 
 
 def test_a_batch_is_not_submitted_to_another_provider_before_it_is_known_not_to_have_arrived(
-    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "answers.jsonl"
-    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
 
     async def run(name: str, url: str) -> Any:
         config = {"providers": {name: settings(url, ["anthropic"])["anthropic"]}}
@@ -498,10 +542,10 @@ def test_a_batch_is_not_submitted_to_another_provider_before_it_is_known_not_to_
 
 
 def test_batches_of_others_that_are_deleted_meanwhile_are_passed_over(
-    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "answers.jsonl"
-    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+    kill_while_submitting(runs, emu, "anthropic", file, monkeypatch, arrives=True)
     listed = batch_apis.AnthropicBatches._page
 
     async def page(self: Any, after: str | None) -> Any:
