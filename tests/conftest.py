@@ -101,16 +101,16 @@ BROWSER_FILES = """
 #: Files that take longest. xdist would start with those of most tests, and leave long ones of few
 #: tests to the end.
 LONG_FILES = """
-    test_bare_install wire/test_laws client/test_faults test_docs cli/test_watch
+    test_bare_install engines/test_client_prediction wire/test_laws client/test_faults test_docs cli/test_watch
     daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
     daemon/test_ledger_kills client/test_secrets client/test_fan_out_batches cli/test_demo
-    daemon/nodes/test_ledger_processes cli/test_ask engines/test_client_prediction
+    daemon/nodes/test_ledger_processes cli/test_ask
     daemon/test_generated_requests analysis/trace/test_verdicts daemon/test_store_postgres
     replay/test_guide laws/test_across_wires daemon/test_keep_warm analysis/trace/test_bench
-    engines/test_client_slots daemon/nodes/test_nodes client/test_mcp daemon/nodes/test_hung_postgres
+    daemon/nodes/test_nodes client/test_mcp daemon/nodes/test_hung_postgres
     daemon/test_guides cli/test_widths postgres/test_connection cli/test_demo_tour client/test_shared
     pytest_plugin/test_outcomes cli/test_nodes cli/test_record audit/test_kills replay/test_kills
-    client/test_call_gate engines/test_llama_cache
+    client/test_call_gate
 """.split()
 
 
@@ -138,11 +138,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     browser = {f"tests/{name}.py" for name in BROWSER_FILES}
+    engines = "tests/engines/"  # these tests share servers that start once in a process
 
     class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             """What one process runs."""
             file = super()._split_scope(nodeid)
+            if file.startswith(engines):
+                return "engines"
             return "browser" if file in browser else file
 
     return FileScheduling(config, log)
