@@ -323,7 +323,7 @@ class OpenAIResponsesHost(OpenAIHost):
         if b'"role"' in item or (b'"type"' in item and b'"item_reference"' not in item):
             return item
         fields = decode_value(item, "input")
-        if not isinstance(fields, dict) or "role" in fields:
+        if not isinstance(fields, dict) or "role" in fields or not fields.get("id"):
             return item
         if fields.get("type") not in (None, "item_reference"):
             return item
@@ -332,7 +332,7 @@ class OpenAIResponsesHost(OpenAIHost):
                 if decode_value(each, "output").get("id") == fields.get("id"):
                     return each
         reason = f"Item with id '{fields.get('id')}' not found."
-        raise NotFound(reason, status=404, param="input")
+        raise NotFound(reason, status=404, code="not_found", param="input")
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         if request.value("store") is False or request.route.operation == "compact":
