@@ -139,6 +139,8 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
             order = (SegmentRole.VOLATILE_TAIL, *order[:-1])
         segments = [each for each in self.segments if len(each.messages)]
         roles = [each.role for each in segments]
+        if roles == [_HISTORY, _TAIL] and order is _CHAT_ORDER:
+            return tuple(segments)
         runs = []
         for role in order:
             if role in roles:

@@ -252,7 +252,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         for run in self.runs:
             if chunk <= run.count:
                 return offset + run.offset(chunk)
-            offset += run.size
+            offset += len(run.lead) + run.log.start(run.count)
             chunk -= run.count
         if not self.runs and not chunk:
             return 0  # a request without a prompt

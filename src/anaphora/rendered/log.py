@@ -11,8 +11,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, count
-from operator import add
+from itertools import count
 from typing import Any, TypeAlias
 
 from blake3 import blake3
@@ -70,14 +69,15 @@ class LogAppend:
     def columns(self, start: int) -> tuple[Sequence[bytes], list[Kind], list[int], list[int]]:
         """The data and kind of each chunk, and if the first begins at `start`, where each ends and
         where its marker goes."""
-        if not self.chunks:
-            return [], [], [], []
-        kinds, splices, pieces = zip(*self.chunks, strict=True)
-        ends = list(accumulate(map(len, pieces), initial=start))[1:]
-        if None in splices:
-            both = zip(ends, splices, strict=True)
-            splices = tuple([-end - 1 if splice is None else splice for end, splice in both])
-        return pieces, list(kinds), ends, list(map(add, ends, splices))
+        columns: tuple[list[bytes], list[Kind], list[int], list[int]] = [], [], [], []
+        pieces, kinds, ends, splices = columns
+        for kind, splice, data in self.chunks:
+            start += len(data)
+            pieces.append(data)
+            kinds.append(kind)
+            ends.append(start)
+            splices.append(-1 if splice is None else start + splice)
+        return columns
 
 
 class ChunkLog:

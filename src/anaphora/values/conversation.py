@@ -77,12 +77,6 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
         return self.role == other.role and self.parts == other.parts
 
 
-_NEW: dict[Role, Callable[[], Message]] = {
-    role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
-    for role in get_args(Role)
-}
-_FIRST_IDS = [f"m{index}" for index in range(256)]
-
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 """A message, or one as a dictionary: `{"role": "user", "content": "…"}`."""
 
@@ -122,18 +116,10 @@ class Conversation(Sequence[Message]):
         self._length = len(self._items)
 
     @classmethod
-    def of_parts(cls, messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
-        """Messages of these roles and parts. A wire made the parts: they are not checked again."""
-        conversation, count = cls(), len(messages)
-        items = conversation._items
-        names = iter(_FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{n}" for n in range(count)])
-        for role, parts in messages:
-            message = _NEW[role]()
-            force_setattr(message, "id", next(names))
-            force_setattr(message, "parts", parts)
-            items.append(message)
-        conversation._numbers = [count, count]
-        conversation._length = count
+    def of_ids(cls, messages: list[Message]) -> Conversation:
+        """Of messages that all have ids. The list becomes the conversation's own."""
+        conversation = cls()
+        conversation._items, conversation._length = messages, len(messages)
         return conversation
 
     def append(self, *messages: MessageLike) -> Conversation:
@@ -189,8 +175,7 @@ class Conversation(Sequence[Message]):
         return self._length
 
     def __iter__(self) -> Iterator[Message]:
-        for index in range(self._length):
-            yield self._items[index]
+        return iter(self._items[: self._length])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Conversation):

@@ -26,9 +26,10 @@ from typing import (
 )
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse
-from anaphora.values import Extras
+from anaphora.values import Conversation, Extras, Message, Part, Role
 from anaphora.values.fields import FrozenExtras
 
 T = TypeVar("T")
@@ -51,6 +52,11 @@ decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(b"null")
 _CAPITAL = re.compile("[A-Z]")
+_FIRST_IDS = [f"m{index}" for index in range(256)]
+_NEW: dict[Role, Callable[[], Message]] = {
+    role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
+    for role in get_args(Role)
+}
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
@@ -184,6 +190,20 @@ def known_text(members: Members, name: str) -> str:
     """A member that is a text; empty where it is none."""
     raw = bytes(members.get(name, b""))
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
+
+
+def numbered(messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
+    """Messages of these roles and parts: `m0`, `m1`, … The parts were made here, of their exact
+    types, so the messages are not checked."""
+    count = len(messages)
+    names = iter(_FIRST_IDS if count <= len(_FIRST_IDS) else [f"m{n}" for n in range(count)])
+    read: list[Message] = []
+    for role, parts in messages:
+        message = _NEW[role]()
+        force_setattr(message, "id", next(names))
+        force_setattr(message, "parts", parts)
+        read.append(message)
+    return Conversation.of_ids(read)
 
 
 # ── The decoder ──────────────────────────────────────────────────────────────────────────────────

@@ -192,8 +192,7 @@ def finish_rendering(
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
     functions = _FUNCTIONS.issuperset(map(type, call.tools))
-    items = (*call.tools, *call.ir.system_field_blocks())
-    if not functions or any(map(_extras_of, items)):
+    if not functions or any(map(_extras_of, (*call.tools, *call.ir.system_blocks))):
         section_notices = foreign_sections(call, wire)
     return Rendered(
         wire=wire,
@@ -292,7 +291,7 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
             pieces += (log, written, splice), _marker(rendered.markers, mark.ttl)
             written = splice
             mark = next(upcoming, None)
-        pieces += (log, written, log.start(run.count)), run.close
+        pieces += (log, written, log.ends[run.count - 1]), run.close
         sliced.append(with_deferred(run, pieces) if run.deferred else pieces)
         first = end
     if mark is not None:

@@ -49,8 +49,11 @@ def previous_turn(rendered: Rendered, prompt: RenderedPrompt, tail: int) -> int 
     the rolling pair. The call before had its own tail there."""
     run, index = rendered.locate(tail)
     opening = tail - index + run.log.opens[run.log.wire_message_of(index)]
-    end = next((end for end in prompt.turn_ends() if end < opening), None)
-    return None if end is None else markable_chunk(rendered, end)
+    for end in prompt.turn_ends(opening):
+        if end < opening:
+            usual = rendered.body_order is None and prompt.can_mark(end)
+            return end if usual else markable_chunk(rendered, end)
+    return None
 
 
 def stable_end(rendered: Rendered) -> int | None:

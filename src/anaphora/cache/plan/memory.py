@@ -202,11 +202,6 @@ class AppMemory:
         """The calls of the last minute in all processes."""
         self._elsewhere = calls, at
 
-    def uses(self, beginning: Hashable) -> Gaps:
-        """The pauses between the calls of all conversations with this beginning."""
-        same = self.beginnings.get(beginning)
-        return Gaps() if same is None else same.gaps
-
     def call(
         self,
         prompt: PromptView,

@@ -51,7 +51,10 @@ class MarkerPlanner:
         """`price` is the cost of a million input tokens in dollars. Storage under a handle is
         billed in dollars by the hour, so without a price no handle is created."""
         self._memory = memory
-        self._rules = memory.rules
+        self._rules = rules = memory.rules
+        self._slots, self._minimum = rules.slots.value, rules.minimum_tokens.value
+        self._takes_marks = rules.mechanism.value != "implicit" and bool(self._slots)
+        self._tail_found = (each := rules.trailing_system_reused) is None or each.value
         self._caches_unmarked = memory.costs.unmarked is not None
         self._prompt: RenderedPrompt | None = None
         self._candidates: tuple[Rendered, Candidates] | None = None
@@ -61,15 +64,14 @@ class MarkerPlanner:
     def plan(self, rendered: Rendered, *, at: float, reuse_expected: bool = True) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
         `reuse_expected` nothing is written to the cache."""
-        rules = self._rules
         if not reuse_expected:
             return marking.unwritten_plan(rendered)
-        if rendered.frozen_with is not None and rules.storage_price is not None:
+        if rendered.frozen_with is not None and self._rules.storage_price is not None:
             end = marking.stable_end(rendered)
             tokens = 0 if end is None else self._prompt_of(rendered).tokens(end)
             usual = self._memory.usual_calls()
             return self.handles.plan(rendered, self.state.gaps, end, tokens, at, usual)
-        if rules.mechanism.value == "implicit" or not rules.slots.value:
+        if not self._takes_marks:
             return Plan(key=self._cache_key(rendered, at))
         order = rendered.body_order
         if rendered.automatic is not None and order is not None and len(order) < len(rendered.runs):
@@ -79,9 +81,9 @@ class MarkerPlanner:
         choice = self._choose(rendered, at)
         only_marks = _only_marks(rendered, choice)
         automatic = None if only_marks else rendered.automatic
-        slots = rules.slots.value
+        slots = self._slots
         if automatic is not None:
-            slots -= rules.automatic_slots.value
+            slots -= self._rules.automatic_slots.value
         marks = self._fit(rendered, choice, slots)
         return Plan(
             marks=tuple(marks),
@@ -130,8 +132,9 @@ class MarkerPlanner:
                 return MarkerChoice({}, {}, None, notices)
             history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
         shared_ttl = history
-        if beginning is not None and (uses := memory.uses(beginning)).count:
-            best = memory.costs.best_ttl(uses, at)
+        same = None if beginning is None else memory.beginnings.get(beginning)
+        if same is not None and same.gaps.count:
+            best = memory.costs.best_ttl(same.gaps, at)
             if best and (history is None or TTL_SECONDS[best] > TTL_SECONDS[history]):
                 shared_ttl = best
 
@@ -156,14 +159,13 @@ class MarkerPlanner:
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # asks for caching gets its markers whatever its length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
-        minimum = self._rules.minimum_tokens.value
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
             for chunk, lifetime in positions:
                 if chunk is None or lifetime is None or chunk in wanted:
                     continue
                 if chunk < long_enough:
-                    if prompt.tokens(chunk) < minimum:
+                    if prompt.tokens(chunk) < self._minimum:
                         continue
                     long_enough = chunk
                 into[chunk] = lifetime
@@ -180,8 +182,7 @@ class MarkerPlanner:
         if len(wanted) > room:
             candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
             written = None if self.state.written is None else self.state.written[0]
-            minimum = self._rules.minimum_tokens.value
-            kept = marking.most_valuable(candidates, prompt, wanted, written, room, minimum)
+            kept = marking.most_valuable(candidates, prompt, wanted, written, room, self._minimum)
             dropped = [chunk for chunk in wanted if chunk not in kept]
             notices += marking.left_out(rendered, dropped, slots, "the planner's")
             wanted = {chunk: wanted[chunk] for chunk in kept}
@@ -236,9 +237,8 @@ class MarkerPlanner:
         return reach is not None and tail - written < reach.value
 
     def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
-        minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
-            if prompt.tokens(mark.chunk) >= minimum:
+            if prompt.tokens(mark.chunk) >= self._minimum:
                 key = prompt.key(mark.chunk) if keyed else None
                 self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
                 break
@@ -270,10 +270,8 @@ class MarkerPlanner:
 
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:
-            reused = self._rules.trailing_system_reused
-            tail_found = reused is None or reused.value
-            lead = self._prompt_of(rendered).lead
-            self._candidates = rendered, find_candidates(rendered, lead, tail_found=tail_found)
+            lead, found = self._prompt_of(rendered).lead, self._tail_found
+            self._candidates = rendered, find_candidates(rendered, lead, tail_found=found)
         return self._candidates[1]
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .markers import EntryTable
     from .prompt import RenderedPrompt
 
+_RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
 _MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
@@ -100,17 +101,21 @@ class RenderedBlocks:
         run, first = self._run_of(position)
         return run.log.splices[position - first] >= 0
 
-    def turn_ends(self) -> Iterator[int]:
-        """Where user messages and runs of tool results end, latest first."""
+    def turn_ends(self, before: int | None = None) -> Iterator[int]:
+        """Where user messages and runs of tool results end, latest first. Runs that begin at
+        `before` or later are left out."""
         next_kind: Kind | None = None
         for run, first in reversed(self._runs):
             if run.section != "messages":
                 continue
             log, end = run.log, run.count
+            if before is not None and first >= before:
+                next_kind = log.kinds[0]
+                continue
             for message in range(log.wire_message_of(run.count - 1), -1, -1):
                 kind = log.kinds[end - 1]
-                if kind is Kind.TOOL_RESULT:
-                    ends = next_kind is not Kind.TOOL_RESULT
+                if kind is _RESULT:
+                    ends = next_kind is not _RESULT
                 else:
                     ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
                 if ends:

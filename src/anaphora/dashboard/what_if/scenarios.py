@@ -224,8 +224,8 @@ def _placed(
     history = lead = ttl
     if ttl is None:
         history = lead = costs.best_ttl(state.gaps, at, memory.usual_calls(beginning))
-        uses = memory.uses(beginning)
-        best = costs.best_ttl(uses, at) if uses.count else None
+        same = memory.beginnings.get(beginning)
+        best = costs.best_ttl(same.gaps, at) if same is not None and same.gaps.count else None
         if best is not None and (history is None or TTL_SECONDS[best] > TTL_SECONDS[history]):
             lead = best
     wanted = {shared: lead, call.before: history, call.tail: history}

@@ -47,6 +47,7 @@ Block: TypeAlias = tuple[Kind, int | None, bytes]
 
 #: Looked up once: access to an enum member is slow.
 _TEXT_KIND = Kind.TEXT
+_HISTORY = SegmentRole.CONVERSATION
 
 ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 
@@ -257,7 +258,7 @@ def place_tail(
     Inside a tool loop the state is then put into the last tool result, or sent as a system message
     where the model takes one there.
     """
-    if not runs or runs[-1].role is not SegmentRole.CONVERSATION:
+    if not runs or runs[-1].role is not _HISTORY:
         return tail, runs, None
     # A user message may not follow a system message inside the history.
     if runs[-1].last_role != "system":

@@ -73,6 +73,7 @@ from anaphora.wire.reading import (
     encode_members,
     known_text,
     list_elements,
+    numbered,
     object_members,
     request_error,
 )
@@ -303,7 +304,7 @@ def _conversation(
         if own is not None:
             parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
         messages.append((message.role, parts))
-    return Conversation.of_parts(messages)
+    return numbered(messages)
 
 
 @MEMO.remember(SYSTEM_PROMPTS)

@@ -190,7 +190,7 @@ def _messages(
             runs.append(run)
     if not runs:
         raise InvalidRequest("Anthropic needs at least one message with content", path="ir")
-    runs[-1] = msgspec.structs.replace(runs[-1], close=CLOSE)
+    msgspec.structs.force_setattr(runs[-1], "close", CLOSE)  # made above, and seen by no one yet
     return runs, notices
 
 

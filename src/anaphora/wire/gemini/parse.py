@@ -25,7 +25,6 @@ from anaphora.values import (
     AnyTool,
     Audio,
     Bytes,
-    Conversation,
     Document,
     Extras,
     FileId,
@@ -57,6 +56,7 @@ from anaphora.wire.reading import (
     encode_members,
     extras_of,
     known_text,
+    numbered,
     object_members,
     request_error,
 )
@@ -110,7 +110,7 @@ def parse(body: bytes, path: str = "") -> Call:
         if blocks is None:
             rest["systemInstruction"] = request.systemInstruction
     params, extras = read_params(request, rest, stream)
-    conversation = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(messages))
+    conversation = Segment(SegmentRole.CONVERSATION, numbered(messages))
     return Call(
         ir=PromptIR(system_blocks=blocks or (), segments=(conversation,)),
         model=model if model or not request.model else model_id(request.model),

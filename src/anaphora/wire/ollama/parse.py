@@ -23,7 +23,6 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
-    Conversation,
     Extras,
     Image,
     Opaque,
@@ -53,6 +52,7 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
+    numbered,
     object_members,
     reply_error,
     request_error,
@@ -111,7 +111,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
         messages = _with_known_roles(request.messages or [], inner)
     blocks, conversation = _read_messages(messages, inner)
     params, extras = read_params(request, unknown)
-    segment = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(conversation))
+    segment = Segment(SegmentRole.CONVERSATION, numbered(conversation))
     return Call(
         ir=PromptIR(system_blocks=blocks, segments=(segment,)),
         model=request.model,

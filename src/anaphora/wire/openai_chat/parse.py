@@ -39,7 +39,6 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
-    Conversation,
     Document,
     Extras,
     FileId,
@@ -86,6 +85,7 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
+    numbered,
     object_members,
     request_error,
 )
@@ -139,7 +139,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     params, cache, extras = read_params(request, unknown)
     if marks:
         cache["marks"] = tuple(marks)
-    segment = Segment(SegmentRole.CONVERSATION, Conversation.of_parts(messages))
+    segment = Segment(SegmentRole.CONVERSATION, numbered(messages))
     return Call(
         ir=PromptIR(
             system_blocks=blocks,

@@ -68,6 +68,7 @@ from anaphora.wire.reading import (
     extras_of,
     known_text,
     list_elements,
+    numbered,
     object_members,
     request_error,
 )
@@ -174,7 +175,7 @@ def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> 
         messages.append((role, parts))
     if answer:
         messages.append(("assistant", tuple(answer)))
-    return Conversation.of_parts(messages)
+    return numbered(messages)
 
 
 def _apart(part: Text, before: list[Part]) -> Text:
