@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -192,7 +192,7 @@ def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
 _OPTIONS: LenientDecoder[ModelOptions] = LenientDecoder(ModelOptions)
 
 
-class _ParamFields(NamedTuple):
+class _ParamFields(msgspec.Struct, frozen=True):
     """The fields of a request that are parameters."""
 
     stream: bool

@@ -142,7 +142,9 @@ def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown
             role, parts = "assistant", _read_assistant(message, others, index, pending)
         else:
             role = "user" if type(message) is UserMessage else "system"
-            parts = _read_content(message, others)
+            parts = (Text(message.content or ""),)
+            if message.images is not None or others is not None:
+                parts = _read_content(message, others, parts[0])
             if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
                 continue
         read.append((role, parts))
@@ -175,11 +177,10 @@ def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
     return (PromptBlock("system0", parts[0].text),)
 
 
-def _read_content(message: types.ChatMessage, unknown: Unknown | None) -> tuple[Part, ...]:
+def _read_content(
+    message: types.ChatMessage, unknown: Unknown | None, text: Text
+) -> tuple[Part, ...]:
     """Images and the text, which may be empty only when it is alone."""
-    text = Text(message.content or "")
-    if message.images is None and unknown is None:
-        return (text,)
     parts: list[Part] = [read_image(image) for image in message.images or ()]
     if text.text or not parts:
         parts.append(text)
