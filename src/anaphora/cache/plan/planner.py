@@ -26,6 +26,7 @@ from .memory import AppMemory, ConversationState
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
+_NO_MARKS = Plan()
 
 
 class MarkerChoice(msgspec.Struct, frozen=True):
@@ -81,9 +82,7 @@ class MarkerPlanner:
         choice = self._choose(rendered, at)
         only_marks = _only_marks(rendered, choice)
         automatic = None if only_marks else rendered.automatic
-        slots = self._slots
-        if automatic is not None:
-            slots -= self._rules.automatic_slots.value
+        slots = self._slots - (0 if automatic is None else self._rules.automatic_slots.value)
         marks = self._fit(rendered, choice, slots)
         return Plan(
             marks=tuple(marks),
@@ -260,7 +259,7 @@ class MarkerPlanner:
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         prompt = self._prompt
         if prompt is None or prompt.rendered is not rendered:
-            prompt = self._prompt = RenderedPrompt(rendered, Plan(), prompt)
+            prompt = self._prompt = RenderedPrompt(rendered, _NO_MARKS, prompt)
         return prompt
 
     def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:
