@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from _bytecode import SOURCE
+
 HERE = Path(__file__).parent
 
 Key: TypeAlias = tuple[str, str]
@@ -30,7 +32,8 @@ class Contestant:
         self._share = share
         self._url = url
         # No price list from the network, nothing of ours for others.
-        env = {**os.environ, "PYTHONPATH": "", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        path = "" if who in STRANGERS else str(SOURCE)
+        env = {**os.environ, "PYTHONPATH": path, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         self._process = subprocess.Popen(
             [python, str(HERE / "_client_worker.py"), who, wire, url],
             stdin=subprocess.PIPE,

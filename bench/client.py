@@ -28,7 +28,6 @@ from pathlib import Path
 from _bytecode import compiled
 from _client_contest import Contestant, Key, contest, rounds
 from _client_import import importing
-from _client_same import same_documents
 from _served import child
 
 HERE = Path(__file__).parent
@@ -125,6 +124,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=60, help="of a round; the slow make fewer")
     chosen = parser.parse_args()
     compiled()
+    from _client_same import same_documents  # which imports the package
+
     same_documents(WIRES)
     foreign = strangers()
     listed = [*OURS, *SDKS, *(OTHERS if foreign else []), *PLAIN]
