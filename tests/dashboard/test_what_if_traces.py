@@ -134,8 +134,8 @@ def test_estimate_with_placed_markers_is_that_of_the_planner(file: str) -> None:
         planner = Planner(memory)
         for at, rendered in conversation:
             plan = planner.plan(rendered, at=at)
-            outcome = planner.sent(rendered, plan, at=at, began=at + FIRST)
-            total += price.of(outcome.usage(OUTPUT)) or 0
+            sent = planner.sent(rendered, plan, at=at, began=at + FIRST)
+            total += price.of(sent.outcome.usage(OUTPUT)) or 0
     row = what_if(billed_log(file, SONNET, "5m")).rows[-1]
     assert row.scenario.title == "With Anaphora's markers"
     assert row.cost is not None

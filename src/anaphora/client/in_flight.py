@@ -67,6 +67,8 @@ class InFlight:
     raw_hash = ""
     request_id: str | None = None
     verdict: Verdict | None = None
+    judgement: Callable[[Record], Record] | None = None
+    """Adds the verdict to the record, where it is made when it is read."""
     predicted: int | None = None
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
@@ -102,14 +104,10 @@ class InFlight:
         self._notices.append(reported(code, problem))
 
     def judge(
-        self,
-        account: Callable[..., tuple[Verdict, int]],
-        prepared: PreparedRequest,
-        price: Price | None,
-    ) -> None:
-        """Sets the verdict on the reply, and what was predicted, by `account` of the conversation;
-        a failure gives a notice."""
-        judged = self.guarded(
+        self, account: Callable[..., T], prepared: PreparedRequest, price: Price | None
+    ) -> T | None:
+        """What `account` of the conversation makes of the reply; a failure gives a notice."""
+        return self.guarded(
             "verdict_failed",
             None,
             account,
@@ -119,9 +117,6 @@ class InFlight:
             first=self.first_at,
             price=price,
         )
-        if judged is not None:
-            self.verdict, self.predicted = judged
-            self.saved = self.verdict.saved
 
     def take_notices(self) -> tuple[Notice, ...]:
         """The notices of failed steps since the last call."""
@@ -175,7 +170,8 @@ class InFlight:
         """The record of a call that failed, or whose response could not be used."""
         name = type(error).__name__
         if self.record is not None:
-            return msgspec.structs.replace(self.record, error=name)
+            record = self.record if self.judgement is None else self.judgement(self.record)
+            return msgspec.structs.replace(record, error=name)
         return self._basic_record(attempts=tuple(self.attempts), error=name)
 
     def _basic_record(self, **fields: Any) -> Record:

@@ -7,7 +7,7 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 else:
     #: The type of a parsed reply; a `Response` without it may have any.
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
+
+_NOTHING = cast(Any, None)
 
 #: The same in the signatures of calls.
 Output = TypeVar("Output")
@@ -105,16 +107,42 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
+class Response(Generic[Parsed]):
     """The provider's reply, and the record of the call. With an `output` it is generic in its type:
     `Response[Plan]`; without one it is `Response[None]`."""
 
-    reply: Reply
-    record: Record
-    raw_hash: str
-    """BLAKE3 of the response body as received."""
-    parsed: Parsed = cast(Any, None)
-    """The reply as a value of the requested `output` type."""
+    __slots__ = ("_judgement", "_record", "parsed", "raw_hash", "reply")
+
+    def __init__(
+        self,
+        *,
+        reply: Reply,
+        record: Record,
+        raw_hash: str,
+        parsed: Parsed = _NOTHING,
+        judgement: Callable[[Record], Record] | None = None,
+    ) -> None:
+        """`judgement` adds the verdict to the record when it is first read."""
+        self.reply = reply
+        self.raw_hash = raw_hash
+        """BLAKE3 of the response body as received."""
+        self.parsed = parsed
+        """The reply as a value of the requested `output` type."""
+        self._record = record
+        self._judgement = judgement
+
+    @property
+    def record(self) -> Record:
+        judgement, record = self._judgement, self._record
+        if judgement is not None:
+            record = self._record = judgement(record)
+            self._judgement = None
+        return record
+
+    def __getstate__(self) -> object:
+        """For `pickle` and `copy`."""
+        assert self.record  # with the verdict
+        return super().__getstate__()
 
     @property
     def text(self) -> str:
@@ -144,20 +172,31 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
 
     @property
     def cost_usd(self) -> Decimal | None:
-        return self.record.cost_usd
+        return self._record.cost_usd
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        return self.record.attempts
+        return self._record.attempts
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
-        replace = msgspec.structs.replace
-        record = replace(self.record, notices=(*self.record.notices, *notices))
-        return replace(self, record=record)
+        notices = *self._record.notices, *notices
+        return self._with(msgspec.structs.replace(self._record, notices=notices), self.parsed)
+
+    def with_parsed(self, parsed: Output) -> Response[Output]:
+        return self._with(self._record, parsed)
+
+    def _with(self, record: Record, parsed: Output) -> Response[Output]:
+        return Response(
+            reply=self.reply,
+            record=record,
+            raw_hash=self.raw_hash,
+            parsed=parsed,
+            judgement=self._judgement,
+        )
 
     def __repr__(self) -> str:
         verdict = self.verdict or "no verdict"

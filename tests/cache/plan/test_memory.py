@@ -29,7 +29,8 @@ def call(
     blocks = [((conversation, block), 2000) for block in range(3)]
     places = range(3) if memory.rules.slots.value else ()
     markers = tuple(Mark(position, "5m") for position in places)
-    memory.call(TokenRuns(blocks, markers=markers), 0, state or memory.start(), at, None)
+    prompt = TokenRuns(blocks, markers=markers)
+    assert memory.call(prompt, 0, state or memory.start(), at, None).outcome
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,11 @@ class Planner(MarkerPlanner):
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
     ) -> Outcome:
         """Records a call that kept the prefix of the last one alive."""
-        prompt = self._marked(rendered, plan)
-        self._write(prompt, plan, at)
-        return self._memory.current().call(prompt, at=at, began=began)
+        with self._memory.lock:
+            simulator = self._memory.current()  # before the prompt of the last call is marked anew
+            prompt = self._marked(rendered, plan)
+            self._write(prompt, plan, at)
+            return simulator.call(prompt, at=at, began=began)
 
     @property
     def pauses(self) -> Gaps:
@@ -83,11 +85,13 @@ class Planner(MarkerPlanner):
 
     def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write now. Records nothing."""
-        return self._memory.current().predict(self._marked(rendered, plan), at=at)
+        with self._memory.lock:
+            return self._memory.current().predict(self._marked(rendered, plan), at=at)
 
     def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
         """The other outcomes that the call may have now, where its provider misses at random."""
-        return self._memory.current().chances(self._marked(rendered, plan), at=at)
+        with self._memory.lock:
+            return self._memory.current().chances(self._marked(rendered, plan), at=at)
 
     def tokens(self, rendered: Rendered) -> int:
         return self._prompt_of(rendered).total if rendered.runs else 0
@@ -98,7 +102,8 @@ class Planner(MarkerPlanner):
 
     def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
         """What the provider keeps of the last prompt; `before` is the same of the call before."""
-        return self._memory.simulator.save(self._marked(rendered, plan), before)
+        with self._memory.lock:
+            return self._memory.current().save(self._marked(rendered, plan), before)
 
     def fork(self) -> Planner:
         """For a conversation that continues separately from here. The handle stays with the one

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome, PromptView, Simulator
+from anaphora.cache.simulator import PromptView, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
+
+from .deferred import DeferredCalls, SentTurn
 
 if TYPE_CHECKING:
     from .single_calls import SingleCallStore
@@ -164,6 +166,8 @@ class AppMemory:
         every_block = rules.automatic_breakpoint.value in ("granules", "units")
         self.costs = TtlCosts(rules)
         self.simulator = Simulator(rules, most=_MOST_BLOCKS if every_block else _MOST_MARKERS)
+        self.deferred = DeferredCalls(self.simulator)
+        self.lock = self.deferred.lock
         self.beginnings: OrderedDict[Hashable, ConversationUses] = OrderedDict()
         self.open_calls: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
@@ -210,21 +214,26 @@ class AppMemory:
         at: float,
         began: float | None,
         reasoning: int | None = None,
-    ) -> Outcome:
-        """Records a call of a conversation, and simulates it."""
+        before: SentTurn | None = None,
+    ) -> SentTurn:
+        """Records a call of a conversation, which is simulated when its outcome is read. `before`
+        is the previous one."""
         if state.gaps.last is not None:
             self.pauses.add(max(0.0, at - state.gaps.last))
         beginning = self.record(prompt, shared, at)
         self.go_on(state, beginning, at)
-        return self.current().call(prompt, at=at, began=began, reasoning=reasoning)
+        self._defer_single_calls()
+        return self.deferred.add_turn(prompt, at, began, reasoning, before)
 
     def current(self) -> Simulator:
-        """The simulator with all calls so far: single calls are simulated when a session needs
-        it."""
-        while self.single_calls is not None and self.single_calls.pending:
-            prompt, at, began = self.single_calls.pending.popleft()
-            self.simulator.call(prompt, at=at, began=began)
+        """The simulator with all calls so far; to be used with the lock."""
+        self._defer_single_calls()
+        self.deferred.simulate()
         return self.simulator
+
+    def _defer_single_calls(self) -> None:
+        while self.single_calls is not None and self.single_calls.pending:
+            self.deferred.add_single(*self.single_calls.pending.popleft())
 
     def record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
         """Records a call, and returns the key of what its prompt shares with others."""

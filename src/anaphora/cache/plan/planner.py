@@ -13,14 +13,16 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
+from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
 from . import marking
 from .advice import HandlePlanner
+from .deferred import SentTurn
 from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
@@ -99,14 +101,27 @@ class MarkerPlanner:
         at: float,
         began: float | None = None,
         reasoning: int | None = None,
-    ) -> Outcome:
-        """Records a call of the conversation; returns what it reads and writes by the rules."""
+        before: SentTurn | None = None,
+    ) -> SentTurn:
+        """Records a call of the conversation, after the one `before`; its outcome is what it reads
+        and writes by the rules."""
         prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
-        outcome = self._memory.call(prompt, shared, self.state, at, began, reasoning)
+        turn = self._memory.call(prompt, shared, self.state, at, began, reasoning, before)
         self.state.gaps.use(at)
         self._write(prompt, plan, at)
-        return outcome
+        return turn
+
+    def kept(self, rendered: Rendered, plan: Plan) -> int | None:
+        """The tokens that a call with this plan leaves in the cache, where its markers show it;
+        None where that takes a simulation."""
+        prompt = self._prompt_of(rendered)
+        last = max([mark.chunk for mark in plan.marks], default=-1)
+        if plan.automatic is not None:
+            own = automatic_position(self._rules, prompt)
+            last = last if own is None else max(last, own)
+        tokens = 0 if last < 0 or plan.held is not None else prompt.tokens(last)
+        return tokens if tokens >= max(1, self._rules.minimum_tokens.value) else None
 
     def counts(self, rendered: Rendered) -> Counts:
         """The estimated tokens of the prompt, chunk by chunk."""

@@ -77,6 +77,11 @@ class RenderedPrompt(RenderedBlocks):
     def total(self) -> int:
         return self.tokens(self._count - 1)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps in memory."""
+        return sum([run.log.start(run.count) for run, _ in self._runs])
+
     def key(self, position: int) -> bytes:
         if position <= self.leading:
             return (self.lead.keys or self.lead.hash())[position]
@@ -162,7 +167,8 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     keys = known[1]
     done = len(keys)
     if done < run.count:
-        last, start, begin = keys[-1] if keys else base, log.start(done), 0
+        last, start, begin = keys[done - 1] if done else base, log.start(done), 0
+        added: list[bytes] = []
         new = memoryview(log.slice(start, log.ends[run.count - 1]))
         for end in log.ends[done : run.count]:
             end -= start
@@ -171,8 +177,10 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             hashed.update(last)
             hashed.update(new[begin:end])
             last = hashed.digest()[:16]
-            keys.append(last)
+            added.append(last)
             begin = end
+        # In one step, since another thread may add the same keys.
+        keys[done : run.count] = added
     return keys
 
 

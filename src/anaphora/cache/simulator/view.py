@@ -144,6 +144,8 @@ def is_from_model(run: ChunkRun, index: int) -> bool:
 class TokenRuns:
     """A prompt of blocks given by identity and size, for traces and experiments."""
 
+    size = 0
+
     def __init__(
         self,
         blocks: Sequence[tuple[Hashable, int]],

@@ -85,20 +85,22 @@ class Handles:
                 self._gone(name, at)
             kind = type(problem).__name__
             return Notice("handle_failed", f"nothing is held for this call: {kind}", "plan.held")
-        simulator = self._state.target.memory.simulator
+        memory = self._state.target.memory
         match prelude:
             case CreateHandle(chunks, seconds):
                 until = _expiry(info.expires, at + seconds)
                 handle = CacheHandle(info.handle, chunks, held_digest(rendered, chunks))
                 tokens = info.tokens or Counts(rendered).tokens(chunks)
-                simulator.hold(info.handle, tokens, at=at, seconds=until - at)
+                with memory.lock:
+                    memory.current().hold(info.handle, tokens, at=at, seconds=until - at)
                 self._keep(info.handle, until, at)
                 self._state.planner(at).handles.hold(handle, until)
             case ExtendHandle(name, seconds):
                 current = prepared.plan.held
                 assert current is not None
                 until = _expiry(info.expires, at + seconds)
-                simulator.extend(name, at=at, seconds=until - at)
+                with memory.lock:
+                    memory.current().extend(name, at=at, seconds=until - at)
                 self._keep(name, until, at)
                 self._state.planner(at).handles.hold(current, until)
             case DeleteHandle(name):
@@ -118,7 +120,9 @@ class Handles:
 
     def _gone(self, handle: str, at: float) -> None:
         if self._alive.pop(handle, 0.0) >= at:  # otherwise it has expired
-            self._state.target.memory.simulator.release(handle, at=at)
+            memory = self._state.target.memory
+            with memory.lock:
+                memory.current().release(handle, at=at)
         self._state.planner(at).handles.let_go(handle)
         if not self._alive:
             self._holders.discard(self)

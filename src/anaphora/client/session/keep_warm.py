@@ -223,7 +223,10 @@ class RefreshCall(Caller):
         reply, prepared = flight.reply, self._prepared
         assert reply is not None
         price = flight.charge(prepared, reply.usage)
-        flight.judge(partial(refreshed, self._state), prepared, price)
+        judged = flight.judge(partial(refreshed, self._state), prepared, price)
+        if judged is not None:
+            flight.verdict, flight.predicted = judged
+            flight.saved = flight.verdict.saved
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self._watchers))
         self._session.add_cost(flight.cost_usd)

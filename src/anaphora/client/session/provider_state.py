@@ -1,26 +1,41 @@
 """A conversation at one provider: what was rendered, sent and billed there.
 
     prepared = state.prepare(call, at)          rendered and planned; nothing is sent yet
-    verdict, predicted = state.account(...)     once it was answered
+    judgement = state.account(...)              once it was answered
 
 A conversation that moves to another provider gets another state, and is rendered anew there.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
+from weakref import ref
+
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.cache.plan import Planner
+from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.sent_call import begins_with, updated_bills
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.outcome import predict_read
-from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
+from anaphora.cache.verdict import (
+    Diagnosis,
+    Prediction,
+    SentCall,
+    Verdict,
+    diagnosis_of,
+    judge,
+)
 from anaphora.cache.verdict.prediction import predict_slot_read
-from anaphora.catalog import Price
+from anaphora.catalog import CacheRules, Price
+from anaphora.client.failures import reported
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.response import Record
+from anaphora.client.target import Target
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.values import Reply
+from anaphora.values import Notice, Reply
 
 from .saved_state import ProviderMemory, continue_past
 
@@ -43,7 +58,7 @@ class ProviderState(ProviderMemory):
         else:
             rendered = continue_past(self, self.past, call)
         if self.bills:
-            rendered = msgspec.structs.replace(rendered, bills=self.bills)
+            rendered = replace(rendered, bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at)
         return PreparedRequest(call=call, rendered=rendered, plan=plan, at=at)
 
@@ -83,36 +98,109 @@ class ProviderState(ProviderMemory):
         at: float,
         first: float,
         price: Price | None,
-    ) -> tuple[Verdict, int]:
-        """The verdict on a call that was answered, and how many tokens were predicted to be read.
-        Remembers the call."""
-        rendered, target = prepared.rendered, self.target
-        planner = self.planner(at)
-        outcome = planner.sent(
-            rendered, prepared.plan, at=at, began=first, reasoning=reply.usage.reasoning
+    ) -> Judgement:
+        """Remembers a call that was answered. Its verdict is made when it is read."""
+        rendered, plan, rules = prepared.rendered, prepared.plan, self.target.rules
+        planner, usage = self.planner(at), reply.usage
+        made = planner.sent(
+            rendered, plan, at=at, began=first, reasoning=usage.reasoning, before=self.simulated
         )
-        expected = self.prediction(rendered, outcome)
-        sent = SentCall(
-            rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage
-        )
-        verdict = judge(
-            self.sent,
-            sent,
-            target.rules,
-            expected=expected,
-            price=price,
-            profile=target.profile,
-            diagnosis=diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None,
-        )
+        sent = SentCall(rendered=rendered, plan=plan, at=at, began=first, usage=usage)
+        diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
+        facts = _Facts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
         if self.predictor is not None:
-            self.learn(self.predictor, rendered, outcome, reply)
-        self.bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
-        self.sent, self.outcome, self.past = sent, outcome, None
-        return verdict, expected.read
+            facts.slot_read = self.prediction(rendered, made.outcome)
+            self.learn(self.predictor, rendered, made.outcome, reply)
+        kept = planner.kept(rendered, plan) if rules.slots.value else None
+        if rules.slots.value and kept is None:
+            kept = made.outcome.kept
+        self.bills = updated_bills(sent, rules, kept, planner.counts(rendered))
+        self.sent, self.simulated, self.past = sent, made, None
+        return Judgement(facts)
 
     def prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
         if self.predictor is not None:
             return predict_slot_read(self.predictor, rendered, outcome)
-        if self.sent is None or self.outcome is None:
-            return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-        return predict_read(self.outcome, self.sent.usage, outcome, self.target.rules)
+        return predict_turn(self.sent, self.simulated, outcome, self.target.rules)
+
+
+class Judgement:
+    """The verdict on a call of a session, made when it is first read, in any thread. Until then it
+    holds that call and the previous one, at most as long as the call waits to be simulated."""
+
+    __slots__ = ("__weakref__", "_facts", "_failure", "_predicted", "_verdict", "kept_warm_usd")
+
+    def __init__(self, facts: _Facts) -> None:
+        self._facts: _Facts | None = facts
+        self._verdict: Verdict | None = None
+        self._predicted: int | None = None
+        self._failure: Notice | None = None
+        self.kept_warm_usd: Decimal | None = None
+        """What it cost to keep the prefix alive until this call."""
+        facts.made.reader = ref(self)
+
+    def __call__(self) -> None:
+        """Makes the verdict. Never fails."""
+        facts = self._facts
+        if facts is None:
+            return
+        with facts.target.memory.lock:
+            if self._facts is None:
+                return  # another thread made it
+            try:
+                expected = facts.expected()
+                self._verdict, self._predicted = facts.judge(expected), expected.read
+            except Exception as problem:
+                self._failure = reported("verdict_failed", problem)
+            self._facts = None
+
+    def complete(self, record: Record) -> Record:
+        """The record with the verdict, or a notice that it failed."""
+        self()
+        verdict, failure = self._verdict, self._failure
+        if failure is not None:
+            seen = failure in record.notices  # two threads read the record at once
+            return record if seen else replace(record, notices=(*record.notices, failure))
+        if verdict is not None and self.kept_warm_usd is not None:
+            verdict = replace(verdict, kept_warm_usd=self.kept_warm_usd)
+        saved = None if verdict is None else verdict.saved
+        return replace(record, verdict=verdict, predicted=self._predicted, saved=saved)
+
+
+class _Facts(msgspec.Struct, eq=False):
+    """All that the verdict on a call depends on."""
+
+    target: Target
+    earlier: SentCall | None
+    wrote: SentTurn | None
+    later: SentCall
+    made: SentTurn
+    price: Price | None
+    diagnosis: Diagnosis | None
+    slot_read: Prediction | None = None
+    """What was expected on a self-hosted server, before it learned from this call."""
+
+    def expected(self) -> Prediction:
+        if self.slot_read is not None:
+            return self.slot_read
+        return predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
+
+    def judge(self, expected: Prediction) -> Verdict:
+        return judge(
+            self.earlier,
+            self.later,
+            self.target.rules,
+            expected=expected,
+            price=self.price,
+            profile=self.target.profile,
+            diagnosis=self.diagnosis,
+        )
+
+
+def predict_turn(
+    earlier: SentCall | None, wrote: SentTurn | None, outcome: Outcome, rules: CacheRules
+) -> Prediction:
+    """What a turn should read, by the previous one and its own simulated outcome."""
+    if earlier is None or wrote is None:
+        return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
+    return predict_read(wrote.outcome, earlier.usage, outcome, rules)

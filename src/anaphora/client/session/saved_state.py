@@ -7,6 +7,7 @@ import copy
 from typing import TYPE_CHECKING, Self
 
 from anaphora.cache.plan import Planner
+from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.plan.saved import restore_conversation
 from anaphora.cache.simulator import Outcome, RenderedPrompt, SlotPredictor
 from anaphora.cache.simulator.state import StoredHandle
@@ -45,8 +46,8 @@ class ProviderMemory:
         self.target = target
         self.endpoint = target.endpoint
         self.sent: SentCall | None = None
-        self.outcome: Outcome | None = None
-        """What the simulator makes of that call."""
+        self.simulated: SentTurn | None = None
+        """The same for the simulator."""
         self.reply_id: str | None = None
         """The provider's id of the last reply."""
         self.committed: Conversation | None = None
@@ -64,6 +65,11 @@ class ProviderMemory:
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
         self.predictor = target.memory.simulator.slot_predictor()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the simulator makes of the last call."""
+        return None if self.simulated is None else self.simulated.outcome
 
     @property
     def billed(self) -> tuple[float, Usage] | None:
@@ -89,7 +95,8 @@ class ProviderMemory:
         thought = any(isinstance(part, Thinking) for part in reply.message.parts)
         predictor.billed(rendered, outcome, usage, thought=thought)
         if usage.input and usage.read is not None:
-            self.target.memory.simulator.billed(usage.read / usage.input)
+            with self.target.memory.lock:
+                self.target.memory.current().billed(usage.read / usage.input)
 
 
 def save_state(
@@ -124,7 +131,7 @@ def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> Non
     """Continues what an earlier session saved; `here`: with the same client."""
     target, call = state.target, saved.call
     state.past = PastCall(saved)
-    state.outcome = Outcome(call.spans)
+    state.simulated = SentTurn(Outcome(call.spans))
     state.reply_id, state.chain = saved.reply_id, saved.chain
     state.prefix_change_expected = saved.prefix_change_expected
     state.bills = saved.bills
@@ -133,7 +140,8 @@ def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> Non
     if saved.handle is not None:
         held = saved.handle
         stored = StoredHandle(held.tokens, held.since, held.expires)
-        target.memory.simulator.restore_handle(held.handle.handle, stored)
+        with target.memory.lock:
+            target.memory.current().restore_handle(held.handle.handle, stored)
         planner.handles.hold(held.handle, held.expires)
 
 
@@ -149,7 +157,8 @@ def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
     if state.sent is None:
         state.sent = past.resolve(rendered)
         prompt = RenderedPrompt(state.sent.rendered, state.sent.marks)
-        state.target.memory.simulator.restore(prompt, past.saved.cache)
+        with state.target.memory.lock:
+            state.target.memory.current().restore(prompt, past.saved.cache)
         if state.predictor is not None and past.saved.slot is not None:
             state.predictor.restore(past.saved.slot, state.sent.rendered)
     return past.limited(rendered)
@@ -196,7 +205,8 @@ def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
     held = planner.handles.held
     if held is None:
         return None
-    stored = state.target.memory.simulator.saved_handle(held[0].handle)
+    with state.target.memory.lock:
+        stored = state.target.memory.current().saved_handle(held[0].handle)
     if stored is None:
         return None
     return SavedHandle(held[0], stored.tokens, stored.since, held[1])

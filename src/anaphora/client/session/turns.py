@@ -217,17 +217,20 @@ class SessionTurns(KeptConversation):
         if self._route.only is None:
             moved = flight.guarded("routing_failed", (), self._route.settle, target, self._states)
         price = flight.charge(prepared, reply.usage)
-        flight.judge(state.account, prepared, price)
+        judgement = flight.judge(state.account, prepared, price)
+        flight.judgement = None if judgement is None else judgement.complete
         warm: tuple[Notice, ...] = ()
         if self._refresher is not None and not request.prewarm:
             paid, warm = self._refresher.take_cost()
-            if flight.verdict is not None and paid is not None:
-                flight.verdict = msgspec.structs.replace(flight.verdict, kept_warm_usd=paid)
+            if judgement is not None:
+                judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
         notices = (*rendered, *plan, *prepared.notices, *moved, *warm, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self._watchers))
         # Before it is saved and parsed, which may fail: the reply was paid for.
-        self.last = Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+        self.last = Response(
+            reply=reply, record=record, raw_hash=flight.raw_hash, judgement=flight.judgement
+        )
         self.add_cost(flight.cost_usd)
         if not request.prewarm:
             if prepared.turn is not None:
@@ -236,12 +239,12 @@ class SessionTurns(KeptConversation):
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)
-                flight.record = self.last.record
+                flight.record = msgspec.structs.replace(record, notices=(*record.notices, *late))
         output = request.output
         if output is not None:
             called = {call.name for call in reply.tool_calls}
             if not called or output.name in called:
-                self.last = msgspec.structs.replace(self.last, parsed=output.parse_reply(reply))
+                self.last = self.last.with_parsed(output.parse_reply(reply))
         return self.last
 
     def _continue(self, flight: InFlight, prepared: PreparedRequest, state: ProviderState) -> None:

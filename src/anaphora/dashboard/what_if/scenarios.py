@@ -156,7 +156,8 @@ class ScenarioRun:
         sent = prompt.markers == call.marks and prompt.automatic == row.automatic
         chances = memory.simulator.chances(prompt, at=at) if moved else ()
         began = row.at + (row.seconds if row.first is None else row.first)
-        outcome = memory.call(prompt, call.shared, state, at, began, row.usage.reasoning)
+        made = memory.call(prompt, call.shared, state, at, began, row.usage.reasoning)
+        outcome = made.outcome
         state.gaps.use(at)
         marked = bool(prompt.markers)
         cost = _dollars(price, outcome.usage(output), marked=marked)

@@ -1,0 +1,144 @@
+"""Calls that were sent, and are simulated in their order when an outcome is needed.
+
+Most outcomes are never read. A bounded number of calls wait: the oldest is simulated when there are
+more, or dropped where nothing can read its outcome any more and later calls continue it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from weakref import ref
+
+import msgspec
+
+from anaphora.cache.sent_call import begins_with
+from anaphora.cache.simulator import Outcome, PromptView, RenderedPrompt, Simulator
+
+#: Calls that wait, and the bytes of their prompts.
+MOST_WAITING, MOST_BYTES = 64, 16_000_000
+#: A call reads what the previous one left, whose own outcome depends on the one before that.
+_DEPTH = 2
+
+
+class SentTurn:
+    """A call of a conversation. Its outcome is computed when it is first read, in any thread."""
+
+    __slots__ = ("__weakref__", "_calls", "_outcome", "_waiting", "reader")
+
+    def __init__(self, outcome: Outcome | None, calls: DeferredCalls | None = None) -> None:
+        self._outcome: Outcome | Exception | None = outcome
+        self._calls = calls
+        self._waiting: _WaitingCall | None = None
+        self.reader: ref[Callable[[], object]] | None = None
+        """Reads the outcome before the call leaves the queue. Must not raise."""
+
+    @property
+    def outcome(self) -> Outcome:
+        if (calls := self._calls) is not None:
+            with calls.lock:
+                if self._waiting is not None:
+                    calls.simulate(self._waiting)
+        assert self._outcome is not None
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class _WaitingCall(msgspec.Struct, eq=False, weakref=True):
+    prompt: PromptView
+    at: float
+    began: float | None
+    reasoning: int | None = None
+    turn: ref[SentTurn] | None = None
+    later: list[_WaitingCall] = []
+    """The next call of the conversation, and of its forks."""
+
+    def is_needed(self, depth: int = _DEPTH) -> bool:
+        """Whether its outcome, or one that depends on it, can still be read; or no later call has
+        its prompt."""
+        if self.turn is None or self.turn() is not None or not self._continued():
+            return True
+        return depth > 0 and any(each.is_needed(depth - 1) for each in self.later)
+
+    def _continued(self) -> bool:
+        mine, later = self.prompt, [each.prompt for each in self.later]
+        return bool(later) and all(
+            isinstance(mine, RenderedPrompt)
+            and isinstance(each, RenderedPrompt)
+            and begins_with(each.rendered, mine.rendered)
+            for each in later
+        )
+
+
+class DeferredCalls:
+    """The calls of an app that wait to be simulated."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.lock = threading.RLock()
+        """Held while the simulator is used."""
+        self._simulator = simulator
+        self._waiting: deque[_WaitingCall] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add_single(self, prompt: PromptView, at: float, began: float | None) -> None:
+        """A call outside any session."""
+        self._add(_WaitingCall(prompt, at, began))
+
+    def add_turn(
+        self,
+        prompt: PromptView,
+        at: float,
+        began: float | None,
+        reasoning: int | None,
+        before: SentTurn | None,
+    ) -> SentTurn:
+        """A call of a conversation; `before` is the previous one."""
+        turn = SentTurn(None, self)
+        waiting = turn._waiting = _WaitingCall(prompt, at, began, reasoning, ref(turn))
+        if before is not None and before._waiting is not None:
+            before._waiting.later.append(waiting)
+        self._add(waiting)
+        return turn
+
+    def simulate(self, last: _WaitingCall | None = None) -> None:
+        """Simulates the calls that wait, up to the last one."""
+        with self.lock:
+            while self._waiting and self._simulate(self._take()) is not last:
+                pass
+
+    def _add(self, waiting: _WaitingCall) -> None:
+        with self.lock:
+            self._waiting.append(waiting)
+            self._bytes += waiting.prompt.size
+            while len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
+                oldest = self._take()
+                if not oldest.is_needed():
+                    continue
+                turn = None if oldest.turn is None else oldest.turn()
+                self._simulate(oldest)
+                reader = None if turn is None or turn.reader is None else turn.reader()
+                if reader is not None:
+                    reader()
+
+    def _take(self) -> _WaitingCall:
+        oldest = self._waiting.popleft()
+        self._bytes -= oldest.prompt.size
+        return oldest
+
+    def _simulate(self, waiting: _WaitingCall) -> _WaitingCall:
+        outcome: Outcome | Exception
+        try:
+            outcome = self._simulator.call(
+                waiting.prompt, at=waiting.at, began=waiting.began, reasoning=waiting.reasoning
+            )
+        except Exception as problem:
+            outcome = problem
+        turn = None if waiting.turn is None else waiting.turn()
+        if turn is not None:
+            turn._outcome, turn._calls, turn._waiting = outcome, None, None
+        return waiting

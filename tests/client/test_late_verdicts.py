@@ -1,0 +1,191 @@
+"""A verdict is made when it is read, and is the same whenever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.emulated_client import KEY, LONG, MODELS, settings
+from support.virtual_emulator import VirtualEmulator, run_virtual
+
+from anaphora import AsyncClient, Call, Conversation, Message, Params, PromptIR
+from anaphora.cache.plan.deferred import MOST_WAITING, SentTurn, _WaitingCall
+from anaphora.client.response import Record, Response
+
+#: What a reader makes of the responses so far, after each of them.
+Reader = Callable[[list[Response]], None]
+
+every = pytest.mark.parametrize("name", sorted(MODELS))
+words = "An answer to that, please, and in some more words than you need. " * 12
+
+
+def judged(record: Record) -> tuple[object, ...]:
+    return record.verdict, record.predicted, record.saved, record.notices
+
+
+def read(responses: list[Response]) -> list[tuple[object, ...]]:
+    return [judged(one.record) for one in responses]
+
+
+def client_of(virtual: VirtualEmulator, name: str, **options: Any) -> AsyncClient:
+    """Without watchers, which would read every record."""
+    providers = settings("http://emulator.invalid", (name,))
+    return AsyncClient.from_config(
+        {"providers": providers}, environ={"KEY": KEY}, transport=virtual.transport, **options
+    )
+
+
+async def conversations(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+    """Turns that extend, change, cut, fork and repeat prompts, with pauses between them."""
+    responses: list[Response] = []
+
+    async def send(chat: Any, text: str, pause: float = 3.0) -> None:
+        responses.append(await chat.send(f"{text} {words}"))
+        after(responses)
+        await asyncio.sleep(pause)
+
+    chat = client.session(name, system=LONG, on_prefix_break="off")
+    for turn in range(3):
+        await send(chat, f"Turn {turn}")
+    branch, other = chat.fork(), client.session(name, system=LONG, on_prefix_break="off")
+    for turn in range(2):
+        await send(chat, f"On {turn}")
+        await send(branch, f"Branch {turn}")
+        await send(other, f"Other {turn}")
+        await client.complete(single(name), name)
+    await send(chat, "Before a pause", 4000)
+    await send(chat, "After a pause")
+    first, *rest = chat.messages
+    chat.conversation = Conversation((Message.user(f"Changed {words}"), *rest))
+    await send(chat, "After a change")
+    chat.conversation = Conversation((first, *rest[:3]))
+    await send(chat, "After a cut")
+    chat.conversation = Conversation((first, *rest[:1]))
+    await send(chat, "Cut again")
+    await send(chat, "The last")
+    await chat.close()
+    return responses
+
+
+def single(name: str) -> Call:
+    ir = PromptIR.chat([Message.user(f"Single {words}")], system=LONG)
+    return Call(ir=ir, model=MODELS[name], params=Params(max_tokens=50))
+
+
+def played(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    after: Reader = lambda _: None,
+    script: Callable[[AsyncClient, str, Reader], Any] = conversations,
+) -> list[Response]:
+    async def main(virtual: VirtualEmulator) -> list[Response]:
+        async with client_of(virtual, name) as client:
+            responses: list[Response] = await script(client, name, after)
+        return responses
+
+    return run_virtual(monkeypatch, main, name)
+
+
+def at_once(responses: list[Response]) -> None:
+    assert responses[-1].record.verdict is not None
+
+
+def read_in_threads(responses: list[Response]) -> list[tuple[object, ...]]:
+    """Two threads read all of them, one from either end."""
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(read, order) for order in (responses, responses[::-1])]
+        forward, backward = [run.result() for run in runs]
+    assert forward == backward[::-1]
+    return forward
+
+
+LATE: dict[str, Callable[[list[Response]], list[tuple[object, ...]]]] = {
+    "in order": read,
+    "from the end": lambda responses: read(responses[::-1])[::-1],
+    "in threads": read_in_threads,
+    "pickled": lambda responses: read(pickle.loads(pickle.dumps(responses))),
+    "copied": lambda responses: read([copy.copy(one) for one in responses]),
+}
+
+
+@every
+@pytest.mark.breaks_prefix(reason="verdicts on changed prompts are compared")
+def test_verdict_is_the_same_whenever_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    expected = read(played(monkeypatch, name, at_once))
+    assert len({str(verdict) for verdict, *_ in expected}) > 3, "they differ"
+    for way, read_late in LATE.items():
+        assert read_late(played(monkeypatch, name)) == expected, way
+
+    def three_turns_later(responses: list[Response]) -> None:
+        if len(responses) > 3:
+            assert judged(responses[-4].record) == expected[len(responses) - 4]
+
+    played(monkeypatch, name, three_turns_later)
+
+
+async def long_conversation(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+    """More turns than wait to be simulated."""
+    chat = client.session(name, system=LONG)
+    responses: list[Response] = []
+    for turn in range(MOST_WAITING + 20):
+        responses.append(await chat.send(f"Turn {turn}"))
+        after(responses)
+        await asyncio.sleep(2)
+    return responses
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "deepseek"])
+def test_verdicts_of_a_long_conversation(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def keep_a_few(responses: list[Response]) -> None:
+        del responses[:-5]
+
+    expected = read(played(monkeypatch, name, at_once, long_conversation))
+    assert "Hit" in str(expected[-1][0])
+    assert read(played(monkeypatch, name, script=long_conversation)) == expected
+    last = read(played(monkeypatch, name, keep_a_few, long_conversation))
+    assert last == expected[-5:]
+
+
+def calls_in_memory() -> int:
+    """Calls that are not simulated yet, and those that a verdict holds which is not made yet."""
+    gc.collect()
+    return sum(isinstance(each, SentTurn | _WaitingCall) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
+def test_unread_verdicts_hold_a_bounded_number_of_calls(
+    monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    before = calls_in_memory()
+
+    async def sessions(client: AsyncClient, name: str, _: Reader) -> list[Response]:
+        responses: list[Response] = []
+        for number in range(2 * MOST_WAITING):
+            async with client.session(name, system=f"{number} {LONG}") as chat:
+                responses += [await chat.send("One"), await chat.send("Two")]
+            if not kept:
+                responses.clear()
+        held = calls_in_memory() - before
+        assert MOST_WAITING <= held <= 2 * MOST_WAITING + 10
+        return responses
+
+    responses = played(monkeypatch, "anthropic", script=sessions)
+    assert all(one.verdict is not None for one in responses)
+    assert len(responses) == (4 * MOST_WAITING if kept else 0)
+    assert calls_in_memory() == before, "nothing is held once it was read"
+
+
+def test_record_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    response = played(monkeypatch, "anthropic", script=long_conversation)[-1]
+    assert response.cost_usd == response.record.cost_usd
+    assert response.attempts == response.record.attempts
+    assert response.verdict is response.record.verdict
+    assert response.record is response.record
