@@ -209,7 +209,7 @@ class Conversation(Sequence[Message]):
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
-                free = max(free, position)
+                free = position if position > free else free
                 message = message.__copy__()  # type: ignore[attr-defined]
                 force_setattr(message, "id", f"m{free}")
                 free += 1
