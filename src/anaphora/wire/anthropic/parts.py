@@ -54,6 +54,8 @@ Notices: TypeAlias = list[Notice]
 Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 TEXT = b'{"type":"text","text":'
+TOOL_CALL = b'{"type":"tool_use","id":%b,"name":%b,"input":%b'
+TOOL_RESULT = b'{"type":"tool_result","tool_use_id":%b,"content":['
 #: Where in a block its marker goes, counted back from its end.
 BEFORE_BRACE = -1
 
@@ -192,8 +194,7 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     names = string(part.id), string(part.name)
     end = b"}" if part.extras is None else closing(part.extras, WIRE)
-    given = object_arguments(part.arguments, notices)
-    return b'{"type":"tool_use","id":%b,"name":%b,"input":%b%b' % (*names, given, end)
+    return TOOL_CALL % (*names, object_arguments(part.arguments, notices)) + end
 
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
@@ -212,7 +213,7 @@ def _tool_result(part: ToolResult, notices: Notices) -> bytes:
 
 
 def _result_opening(part: ToolResult) -> bytes:
-    return b'{"type":"tool_result","tool_use_id":' + string(part.call_id) + b',"content":['
+    return TOOL_RESULT % string(part.call_id)
 
 
 def _result_blocks(parts: Sequence[ResultPart], notices: Notices) -> list[bytes]:

@@ -17,6 +17,7 @@ from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.rendered.log import NewChunk
 from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
+from anaphora.values.codec import is_object
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -38,14 +39,23 @@ from .messages import (
     unmoved,
 )
 from .params import MARKERS, NEAREST, envelope_of, locate
-from .parts import BEFORE_BRACE, ENCODERS, TEXT, deferred_tools, loaded_tools, system_log, tool_log
+from .parts import (
+    BEFORE_BRACE,
+    TEXT,
+    TOOL_CALL,
+    TOOL_RESULT,
+    deferred_tools,
+    loaded_tools,
+    system_log,
+    tool_log,
+)
 from .types import MEMO, WIRE
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
 _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
-_TEXT_KIND = Kind.TEXT
+_TEXT_KIND, _CALL_KIND, _RESULT_KIND = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
 
 _OPEN = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
@@ -211,7 +221,8 @@ def _segment_log(
 
     def add(append: LogAppend, new: Sequence[Message], last_role: str | None) -> None:
         encoder: MessageEncoder | None = None
-        chunks, ids, first = append.chunks, append.ids, append.first_chunk
+        chunks, first = append.chunks, append.first_chunk
+        add_id, add_end = append.ids.append, append.message_ends.append
         for index, message in enumerate(new):
             role, count = ROLES.get(message.role), len(chunks)
             joined = role == last_role and type(last_role) is str
@@ -230,8 +241,8 @@ def _segment_log(
                 append.opens.append(first + count)
                 append.roles.append(role)
                 last_role = role
-            ids.append(message.id)
-            append.message_ends.append(first + len(chunks))
+            add_id(message.id)
+            add_end(first + len(chunks))
 
     shared = 0
     if last is not None:
@@ -253,13 +264,20 @@ def _add_plain(chunks: list[NewChunk], message: Message, lead: bytes) -> bool:
                     break
                 block = b"".join((lead, TEXT, encode_text(text), b"}"))
                 chunks.append((_TEXT_KIND, BEFORE_BRACE, block))
-            elif type(part) is ToolCall or (type(part) is ToolResult and type(part.content) is str):
-                notices: list[Notice] = []
-                kind, splice, encode = ENCODERS[type(part)]
-                encoded = encode(part, notices)
-                if part.extras is not None or notices or encoded is None:
+            elif type(part) is ToolCall:
+                given = part.arguments
+                if part.extras is not None or not is_object(given):
                     break
-                chunks.append((kind, splice, lead + encoded))
+                names = encode_text(part.id), encode_text(part.name)
+                block = b"".join((lead, TOOL_CALL % (*names, given.encode()), b"}"))
+                chunks.append((_CALL_KIND, BEFORE_BRACE, block))
+            elif type(part) is ToolResult and type(part.content) is str:
+                text = part.content
+                if part.extras is not None or part.error or not text or text.isspace():
+                    break
+                begin = TOOL_RESULT % encode_text(part.call_id)
+                block = b"".join((lead, begin, TEXT, encode_text(text), b"}]}"))
+                chunks.append((_RESULT_KIND, BEFORE_BRACE, block))
             else:
                 break
             lead = b","
