@@ -69,8 +69,10 @@ class Counts:
 
     __slots__ = ("_bills", "_ends", "_lead", "_odd", "_per_token", "_rendered", "_size", "_text")
 
-    def __init__(self, rendered: Rendered, bills: Bills | None = None) -> None:
-        """`bills`: newer ones than the prompt's."""
+    def __init__(
+        self, rendered: Rendered, bills: Bills | None = None, before: Counts | None = None
+    ) -> None:
+        """`bills`: newer ones than the prompt's; `before`: the counts of the previous prompt."""
         self._rendered = rendered
         self._bills = rendered.bills if bills is None else bills
         self._per_token = rendered.bytes_per_token
@@ -80,10 +82,10 @@ class Counts:
             return
         run = rendered.runs[-1]
         self._odd = odd = odd_chunks(run.log, run.count, rendered.runs)
-        lead: _Lead | None = odd.before
+        lead: _Lead | None = odd.before or (None if before is None else before._lead)
         if lead is None or not lead.leads(rendered):
-            lead = odd.before = _Lead(rendered)
-        self._lead = lead
+            lead = _Lead(rendered)
+        self._lead = odd.before = lead
         self._size = lead.first + run.count
         self._text = lead.text + len(run.lead)
         self._ends = run.log.ends

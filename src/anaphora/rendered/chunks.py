@@ -279,8 +279,8 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             left -= take
         return b"".join(pieces)
 
-    def digest(self, chunks: int) -> bytes:
-        """BLAKE3 over the first chunks; bytes of earlier turns are not hashed again."""
+    def stretches(self, chunks: int) -> Stretches:
+        """The first chunks, without a copy of their bytes."""
         stretches = []
         for run in self.runs:
             count = min(chunks, run.count)
@@ -288,7 +288,11 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
                 break
             stretches.append((run.lead, run.log, count))
             chunks -= count
-        return digest(tuple(stretches))
+        return tuple(stretches)
+
+    def digest(self, chunks: int) -> bytes:
+        """BLAKE3 over the first chunks; bytes of earlier turns are not hashed again."""
+        return digest(self.stretches(chunks))
 
     def cacheable_data(self) -> bytes:
         """The bytes that the next turn must begin with."""
@@ -308,6 +312,22 @@ def digest(stretches: Stretches) -> bytes:
         return blake3().digest()
     *before, (lead, log, count) = stretches
     return _hash_of(log).digest(tuple(before), lead, log, count)
+
+
+def same_bytes(one: Stretches, two: Stretches) -> bool:
+    """Whether the stretches hold the same bytes; those of one log are not read."""
+    if len(one) != len(two) or any(a[::2] != b[::2] for a, b in zip(one, two, strict=True)):
+        return _joined(one) == _joined(two)  # divided differently
+    for (_, mine, count), (_, other, _) in zip(one, two, strict=True):
+        if mine is not other and (end := mine.start(count)) != other.start(count):
+            return False
+        if mine is not other and not mine.buffer.startswith(memoryview(other.buffer)[:end]):
+            return False
+    return True
+
+
+def _joined(stretches: Stretches) -> bytes:
+    return b"".join([lead + log.slice(0, log.start(count)) for lead, log, count in stretches])
 
 
 class RunningHash:

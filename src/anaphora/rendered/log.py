@@ -97,6 +97,8 @@ class ChunkLog:
     """The runs with one cache policy (last chunk, TTL); empty where no block has one."""
     source: object = None
     """The tools or blocks that were rendered."""
+    run: Any = None
+    """The run of all of them, as calls share it."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
     _placed = 0

@@ -85,12 +85,16 @@ def section_run(
     place: str = "",
     variant: object = None,
 ) -> ChunkRun:
-    """The run of the tools or of the system blocks; the last turn's where it is the same."""
+    """The run of the tools or of the system blocks; the last turn's, or that of another call, where
+    it is the same."""
     last = previous_run(previous, section)
     log = memo.section_log(source, last, render, variant)
+    if last is None:
+        last = log.run
     if last is not None and last.log is log and (last.lead, last.close) == (lead, close):
         return last
-    return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+    log.run = ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+    return log.run
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────

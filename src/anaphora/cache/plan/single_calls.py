@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from anaphora.cache.simulator import PromptView, RenderedPrompt
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
+from anaphora.rendered.chunks import Stretches, same_bytes
 
 from .memory import AppMemory, ConversationState
 from .planner import MarkerPlanner, reuse_requested
@@ -29,27 +30,29 @@ class SingleCallStore:
     """Prompts of recent single calls. Bytes are compared, since hashing would cost more."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[tuple[str, int, int], tuple[bytes, ConversationState]]
+        self._prompts: OrderedDict[tuple[str, int, int], tuple[Stretches, ConversationState]]
         self._prompts = OrderedDict()
         """By wire, chunks and bytes."""
         self._bytes = 0
+        self.last: RenderedPrompt | None = None
+        """The last prompt, whose tools and system blocks are mostly those of the next one."""
         self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
         """Calls to be simulated when a session needs a prediction."""
 
     def keep(self, rendered: Rendered, state: ConversationState) -> None:
         """Keeps the prompt of a call, as far as a later call may continue it."""
-        data = rendered.cacheable_data()
-        shape = rendered.wire, rendered.cacheable, len(data)
-        before = self._prompts.pop(shape, None)
-        if before is not None:
-            self._bytes -= len(before[0])
-        if len(data) > _MOST_BYTES:
+        chunks = rendered.cacheable
+        size = rendered.offset(chunks)
+        shape = rendered.wire, chunks, size
+        if self._prompts.pop(shape, None) is not None:
+            self._bytes -= size
+        if size > _MOST_BYTES:
             return
-        self._prompts[shape] = data, state
-        self._bytes += len(data)
+        self._prompts[shape] = rendered.stretches(chunks), state
+        self._bytes += size
         while len(self._prompts) > _MOST_CALLS or self._bytes > _MOST_BYTES:
-            _, (oldest, _) = self._prompts.popitem(last=False)
-            self._bytes -= len(oldest)
+            (*_, oldest), _ = self._prompts.popitem(last=False)
+            self._bytes -= oldest
 
     def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
         """The state of the call whose prompt this one continues or repeats, if that prompt ended
@@ -57,7 +60,7 @@ class SingleCallStore:
         for end in ends:
             shape = rendered.wire, end + 1, rendered.offset(end + 1)
             earlier = self._prompts.get(shape)
-            if earlier is not None and earlier[0] == rendered.data(end + 1):
+            if earlier is not None and same_bytes(earlier[0], rendered.stretches(end + 1)):
                 return earlier[1]
         return None
 
@@ -97,6 +100,7 @@ class SingleCallPlanner(_CallPlanner):
         if memory.single_calls is None:
             memory.single_calls = SingleCallStore()
         self._store = memory.single_calls
+        self._prompt = self._store.last
         self.reuse_expected = reuse_requested(rendered)
         """Whether the prompt asks for caching, or an earlier call began the same."""
         self.continues = False
@@ -105,6 +109,7 @@ class SingleCallPlanner(_CallPlanner):
         if long_enough is None:
             return
         prompt, shared = long_enough
+        self._store.last = prompt
         ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
         earlier = self._store.continued(rendered, ends)
         if earlier is not None:

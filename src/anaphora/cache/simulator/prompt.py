@@ -39,6 +39,7 @@ class RenderedPrompt(RenderedBlocks):
         """`before` is the previous turn; what has not changed is taken from it."""
         self.rendered = rendered
         self._counts: Counts | None = None
+        self._before = None if before is None else before._counts
         self._tokens: dict[int, int] = {}
         runs = rendered.runs
         self.lead: LeadingRuns = (
@@ -105,7 +106,8 @@ class RenderedPrompt(RenderedBlocks):
     @property
     def counts(self) -> Counts:
         if self._counts is None:
-            self._counts = Counts(self.rendered)
+            self._counts = Counts(self.rendered, before=self._before)
+            self._before = None
         return self._counts
 
     def section(self, position: int) -> Section:
