@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import os
+import socket
 import ssl
 import tracemalloc
 from pathlib import Path
@@ -20,6 +21,7 @@ from support.tables import each_row
 
 import anaphora
 from anaphora import errors
+from anaphora.client.transport.connections import READ_BYTES
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf"
@@ -42,6 +44,27 @@ async def half(
     await server.read(reader)
     writer.write(HALF)
     await reader.read()
+
+
+def test_read_allocates_a_small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, reads = os.urandom(300_000), []
+    receive = socket.socket.recv
+
+    def recorded(self: socket.socket, size: int, *flags: int) -> bytes:
+        reads.append((self.getpeername()[1], size))
+        return receive(self, size, *flags)
+
+    async def main() -> tuple[int, bytes]:
+        async with raw_server(answering(reply(body))) as server:
+            transport = AiohttpTransport()
+            received = await ask(transport, outgoing(server.url, b"body"))
+            await transport.close()
+            return server.port, received
+
+    monkeypatch.setattr(socket.socket, "recv", recorded)
+    port, received = asyncio.run(main())
+    assert received == body
+    assert {size for peer, size in reads if peer == port} == {READ_BYTES}
 
 
 def test_request_is_sent_as_given() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import re
 import socket
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import aiohttp
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
 KEEPALIVE_SECONDS = 45.0
+
+#: Bytes of one read. asyncio allocates as many each time; its own 256 KB are mapped anew.
+READ_BYTES = 64 * 1024
 
 #: The number of URLs whose routes are kept.
 MAX_ROUTES = 1024
@@ -170,8 +173,12 @@ class Connections:
         return route
 
     def track(self, protocol: ResponseHandler) -> None:
-        """Tell the connection's exchange when it is closed. aiohttp does so itself, except for a
-        response with broken content encoding, whose reader would wait until its time limit."""
+        """Prepare a connection, and tell its exchange when it is closed. aiohttp does so itself,
+        except for a response with broken content encoding, whose reader would wait until its time
+        limit."""
+        transport: Any = protocol.transport
+        if hasattr(transport, "max_size"):  # of asyncio's transport without TLS
+            transport.max_size = READ_BYTES
         if protocol.closed is not None:
             self.active[protocol] = None
             protocol.closed.add_done_callback(partial(self._connection_closed, protocol))
