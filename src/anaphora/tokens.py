@@ -39,6 +39,9 @@ _ROUGHLY = 16
 Bills: TypeAlias = tuple[tuple[int, int], ...]
 """Points of one conversation, (estimated, billed), both rising."""
 
+# Bound once: looking up an enum member is slow.
+_RESULT = Kind.TOOL_RESULT
+
 #: Points per conversation: the first, and the newest.
 _MOST = 4
 
@@ -279,7 +282,7 @@ def _examined(log: ChunkLog, count: int) -> Odd:
     for index in compress(range(known.done, count), map(NOT_TEXT.__contains__, kinds)):
         kind = log.kinds[index]
         start, end = ends[index - 1] if index else 0, ends[index]
-        if kind is Kind.TOOL_RESULT and end - start < LONG:
+        if kind is _RESULT and end - start < LONG:
             continue
         away, tokens = not_text(kind, end - start, partial(log.slice, start, end))
         if away or tokens:

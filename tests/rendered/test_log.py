@@ -13,7 +13,8 @@ from support import strategies as some
 
 from anaphora import cache, catalog
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import ChunkLog, Kind, LogAppend, Plan, Rendered
+from anaphora.rendered.chunks import same_bytes
 from anaphora.values import (
     Conversation,
     Message,
@@ -210,3 +211,20 @@ def test_reasoning_before_an_empty_refusal_is_sent_once_the_assistant_goes_on() 
     first = anthropic.render(call(begun), PROFILE)
     warm = anthropic.render(call(went_on), PROFILE, first)
     assert warm.data() == anthropic.render(call(Conversation(list(went_on))), PROFILE).data()
+
+
+def test_bytes_are_the_same_however_they_are_divided() -> None:
+    def log(*pieces: bytes) -> ChunkLog:
+        append = LogAppend()
+        for piece in pieces:
+            append.chunk(Kind.TEXT, piece, None)
+        return ChunkLog(append)
+
+    whole, others = log(b"a", b"bc", b"d"), log(b"a", b"bc", b"d", b"e")
+    assert same_bytes(((b"[", whole, 3),), ((b"[", others, 3),))
+    assert same_bytes(((b"[", whole, 3),), ((b"[", whole, 3),))
+    assert same_bytes(((b"[", whole, 3),), ((b"[a", log(b"bcd"), 1),))
+    assert same_bytes(((b"[", whole, 3),), ((b"[", log(b"ab"), 1), (b"c", log(b"d"), 1)))
+    assert not same_bytes(((b"[", whole, 3),), ((b"[", others, 4),))
+    assert not same_bytes(((b"[", whole, 3),), ((b"[", log(b"a", b"bx", b"d"), 3),))
+    assert not same_bytes(((b"[", whole, 3),), ((b"[", log(b"a", b"bcd", b"d"), 3),))

@@ -50,11 +50,13 @@ def shared_chunks(one: Rendered, two: Rendered) -> int:
     """How many leading chunks are the same bytes in memory."""
     chunks = 0
     for mine, other in zip(one.runs, two.runs, strict=False):
-        if mine.log is not other.log or mine.lead != other.lead:
-            break
-        chunks += min(mine.count, other.count)
-        if mine.count != other.count:
-            break
+        if mine is not other:
+            if mine.log is not other.log or mine.lead != other.lead:
+                break
+            if mine.count != other.count:
+                chunks += min(mine.count, other.count)
+                break
+        chunks += mine.count
     return chunks
 
 

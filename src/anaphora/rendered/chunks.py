@@ -316,13 +316,16 @@ def digest(stretches: Stretches) -> bytes:
 
 def same_bytes(one: Stretches, two: Stretches) -> bool:
     """Whether the stretches hold the same bytes; those of one log are not read."""
-    if len(one) != len(two) or any(a[::2] != b[::2] for a, b in zip(one, two, strict=True)):
-        return _joined(one) == _joined(two)  # divided differently
-    for (_, mine, count), (_, other, _) in zip(one, two, strict=True):
-        if mine is not other and (end := mine.start(count)) != other.start(count):
-            return False
-        if mine is not other and not mine.buffer.startswith(memoryview(other.buffer)[:end]):
-            return False
+    if len(one) != len(two):
+        return _joined(one) == _joined(two)
+    for (lead, mine, count), (other_lead, other, other_count) in zip(one, two, strict=True):
+        if count != other_count or lead != other_lead:
+            return _joined(one) == _joined(two)  # divided differently
+        if mine is not other:
+            end = mine.start(count)
+            view = memoryview(other.buffer)[: other.start(count)]
+            if len(view) != end or not mine.buffer.startswith(view):
+                return False
     return True
 
 

@@ -26,6 +26,8 @@ from .deferred import SentTurn
 from .marking import Candidates
 from .memory import AppMemory, ConversationState
 
+# Bound once: looking up an enum member is slow.
+_STABLE = SegmentRole.STABLE_PREFIX
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 _NO_MARKS = Plan()
@@ -116,12 +118,14 @@ class MarkerPlanner:
         """The tokens that a call with this plan leaves in the cache, where its markers show it;
         None where that takes a simulation."""
         prompt = self._prompt_of(rendered)
-        last = max([mark.chunk for mark in plan.marks], default=-1)
+        last = plan.marks[-1].chunk if plan.marks else -1
         if plan.automatic is not None:
             own = automatic_position(self._rules, prompt)
             last = last if own is None else max(last, own)
-        tokens = 0 if last < 0 or plan.held is not None else prompt.tokens(last)
-        return tokens if tokens >= max(1, self._rules.minimum_tokens.value) else None
+        if last < 0 or plan.held is not None:
+            return None
+        tokens = prompt.tokens(last)
+        return tokens if tokens >= self._rules.minimum_tokens.value else None
 
     def counts(self, rendered: Rendered) -> Counts:
         """The estimated tokens of the prompt, chunk by chunk."""
@@ -315,7 +319,7 @@ def find_candidates(
                 first = section if first is None else first
                 if run.log.policies and not policies:
                     policies = marking.policy_runs(rendered)
-            elif run.role is SegmentRole.STABLE_PREFIX:
+            elif run.role is _STABLE:
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:

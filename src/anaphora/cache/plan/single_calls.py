@@ -57,9 +57,9 @@ class SingleCallStore:
     def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
         """The state of the call whose prompt this one continues or repeats, if that prompt ended
         with one of these chunks."""
+        wire, prompts = rendered.wire, self._prompts
         for end in ends:
-            shape = rendered.wire, end + 1, rendered.offset(end + 1)
-            earlier = self._prompts.get(shape)
+            earlier = prompts.get((wire, end + 1, rendered.offset(end + 1)))
             if earlier is not None and same_bytes(earlier[0], rendered.stretches(end + 1)):
                 return earlier[1]
         return None

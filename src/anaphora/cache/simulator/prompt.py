@@ -80,8 +80,11 @@ class RenderedPrompt(RenderedBlocks):
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps in memory."""
-        return sum([run.log.start(run.count) for run, _ in self._runs])
+        """Bytes of its last run; the others are mostly shared."""
+        if not self._runs:
+            return 0
+        run, _ = self._runs[-1]
+        return run.log.start(run.count)
 
     def key(self, position: int) -> bytes:
         if position <= self.leading:

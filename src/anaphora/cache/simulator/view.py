@@ -226,7 +226,7 @@ class TokenRuns:
         next_kind: Kind | None = None
         for position in range(len(self) - 1, self.leading, -1):
             kind = self.kind(position)
-            inside_run = kind is Kind.TOOL_RESULT and next_kind is Kind.TOOL_RESULT
+            inside_run = kind is _RESULT and next_kind is _RESULT
             if not self.from_model(position) and not inside_run:
                 yield position
             next_kind = kind
