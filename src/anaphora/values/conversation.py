@@ -90,7 +90,7 @@ reader: Callable[[object, str], Message] = _not_a_message
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
-    return tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    return tuple([Text(part) if isinstance(part, str) else part for part in parts])
 
 
 class Conversation(Sequence[Message]):

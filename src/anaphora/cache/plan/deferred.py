@@ -46,7 +46,7 @@ class SentTurn:
         return self._outcome
 
 
-class _WaitingCall(msgspec.Struct, eq=False, weakref=True):
+class _WaitingCall(msgspec.Struct, eq=False):
     prompt: PromptView
     at: float
     began: float | None
@@ -55,21 +55,19 @@ class _WaitingCall(msgspec.Struct, eq=False, weakref=True):
     later: list[_WaitingCall] = []
     """The next call of the conversation, and of its forks."""
 
-    def is_needed(self, depth: int = _DEPTH) -> bool:
-        """Whether its outcome, or one that depends on it, can still be read; or no later call has
-        its prompt."""
-        if self.turn is None or self.turn() is not None or not self._continued():
+    def is_needed(self) -> bool:
+        """Whether its outcome, or one that depends on it, can still be read; or a later call does
+        not begin with its prompt."""
+        if self._can_be_read():
             return True
-        return depth > 0 and any(each.is_needed(depth - 1) for each in self.later)
+        prompts = [each.prompt for each in (self, *self.later)]
+        mine, *later = [each.rendered for each in prompts if isinstance(each, RenderedPrompt)]
+        return not all(begins_with(each, mine) for each in later)
 
-    def _continued(self) -> bool:
-        mine, later = self.prompt, [each.prompt for each in self.later]
-        return bool(later) and all(
-            isinstance(mine, RenderedPrompt)
-            and isinstance(each, RenderedPrompt)
-            and begins_with(each.rendered, mine.rendered)
-            for each in later
-        )
+    def _can_be_read(self, depth: int = _DEPTH) -> bool:
+        if self.turn is None or self.turn() is not None or not self.later:
+            return True
+        return depth > 0 and any(each._can_be_read(depth - 1) for each in self.later)
 
 
 class DeferredCalls:
