@@ -359,9 +359,9 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
     assert [mark.chunk for mark in one.marks] == [mark.chunk for mark in two.marks]
 
 
-def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One key for each block and at most one salt for each section, however many turns there are:
-    salts are known from other conversations, too."""
+    salts are known from other conversations, too. Messages are hashed when a call is simulated."""
     from anaphora.cache.simulator import prompt as module
 
     made = 0
@@ -380,8 +380,10 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     conversation = PlannedConversation()
     for number in range(30):
         conversation.add(question(number), Message.assistant("ok"))
-        conversation.turn(number * 10.0)
+        plan = conversation.turn(number * 10.0)
     assert conversation.last is not None
+    assert made <= sum(run.count for run in conversation.last.runs if run.section != "messages")
+    conversation.planner.predict(conversation.last, plan, at=300.0)
     assert len(conversation.last) <= made <= len(conversation.last) + 3
 
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 
 import msgspec
 
+from anaphora.cache.sent_call import shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
@@ -64,7 +65,22 @@ class MarkerPlanner:
         self._prompt: RenderedPrompt | None = None
         self._candidates: tuple[Rendered, Candidates] | None = None
         self.handles = HandlePlanner(memory.rules, price)
-        self.state = memory.start() if state is None else state
+        self._state = memory.start() if state is None else state
+        self._unkeyed: RenderedPrompt | None = None
+        """The prompt of the last write, where its key is not computed yet: mostly the next prompt
+        shares its bytes."""
+
+    @property
+    def state(self) -> ConversationState:
+        if self._unkeyed is not None and self._state.written is not None:
+            position, _, expires = self._state.written
+            self._state.written = position, self._unkeyed.key(position), expires
+            self._unkeyed = None
+        return self._state
+
+    @state.setter
+    def state(self, state: ConversationState) -> None:
+        self._state, self._unkeyed = state, None
 
     def plan(self, rendered: Rendered, *, at: float, reuse_expected: bool = True) -> Plan:
         """Marks for one request: never more than the rules allow, TTLs never rising. Without
@@ -75,7 +91,7 @@ class MarkerPlanner:
             end = marking.stable_end(rendered)
             tokens = 0 if end is None else self._prompt_of(rendered).tokens(end)
             usual = self._memory.usual_calls()
-            return self.handles.plan(rendered, self.state.gaps, end, tokens, at, usual)
+            return self.handles.plan(rendered, self._state.gaps, end, tokens, at, usual)
         if not self._takes_marks:
             return Plan(key=self._cache_key(rendered, at))
         order = rendered.body_order
@@ -109,9 +125,10 @@ class MarkerPlanner:
         and writes by the rules."""
         prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
-        turn = self._memory.call(prompt, shared, self.state, at, began, reasoning, before)
-        self.state.gaps.use(at)
-        self._write(prompt, plan, at)
+        turn = self._memory.call(prompt, shared, self._state, at, began, reasoning, before)
+        self._state.gaps.use(at)
+        if self._write(prompt, plan, at, keyed=False):
+            self._unkeyed = prompt
         return turn
 
     def kept(self, rendered: Rendered, plan: Plan) -> int | None:
@@ -199,7 +216,7 @@ class MarkerPlanner:
         room = max(0, slots - len(own))
         if len(wanted) > room:
             candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
-            written = None if self.state.written is None else self.state.written[0]
+            written = None if self._state.written is None else self._state.written[0]
             kept = marking.most_valuable(candidates, prompt, wanted, written, room, self._minimum)
             dropped = [chunk for chunk in wanted if chunk not in kept]
             notices += marking.left_out(rendered, dropped, slots, "the planner's")
@@ -225,23 +242,27 @@ class MarkerPlanner:
         so a small gain is not enough."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
-        gaps = self.state.gaps
+        gaps = self._state.gaps
         costs = self._memory.costs.by_ttl(gaps, at, self._memory.usual_calls(beginning))
         best = min(costs, key=costs.__getitem__)
         if not self._caches_unmarked or gaps.count == 0:
             return best
-        if (best is None) == (self.state.written is None):
+        if (best is None) == (self._state.written is None):
             return best
         other = self._rules.ttls.value[-1] if best is None else None
         return best if costs[best] < _WORTH_A_CHANGE * costs[other] else other
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last call wrote, if that is before the tail and has not expired."""
-        if self.state.written is None:
+        if self._state.written is None:
             return None
-        position, key, expires = self.state.written
+        position, key, expires = self._state.written
         if position >= tail or expires < at:
             return None
+        if (last := self._unkeyed) is not None:
+            if shared_chunks(prompt.rendered, last.rendered) > position:
+                return position
+            key = last.key(position)
         if key is None:  # a single call: this prompt begins like that one or like a fork of it
             return position if prompt.can_mark(position) else None
         return position if prompt.key(position) == key else None
@@ -254,17 +275,20 @@ class MarkerPlanner:
         # Counted block by block, the stricter of the published readings.
         return reach is not None and tail - written < reach.value
 
-    def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
+    def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> bool:
+        """Remembers where a call wrote, if it did."""
         for mark in reversed(plan.marks):
             if prompt.tokens(mark.chunk) >= self._minimum:
                 key = prompt.key(mark.chunk) if keyed else None
-                self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
-                break
+                self._state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
+                self._unkeyed = None
+                return True
+        return False
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
         """A cache key for providers that route by one: the same for all conversations with the same
         beginning, as long as one key can serve them, and fixed once it is chosen."""
-        state = self.state
+        state = self._state
         if rendered.key_place is None:
             return None
         if state.cache_key is None:
