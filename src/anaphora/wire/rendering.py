@@ -93,8 +93,9 @@ def section_run(
         last = log.run
     if last is not None and last.log is log and (last.lead, last.close) == (lead, close):
         return last
-    log.run = ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
-    return log.run
+    run = ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+    log.run = run
+    return run
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────

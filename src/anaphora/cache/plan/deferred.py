@@ -58,16 +58,22 @@ class _WaitingCall(msgspec.Struct, eq=False):
     def is_needed(self) -> bool:
         """Whether its outcome, or one that depends on it, can still be read; or a later call does
         not begin with its prompt."""
-        if self._can_be_read():
-            return True
-        prompts = [each.prompt for each in (self, *self.later)]
-        mine, *later = [each.rendered for each in prompts if isinstance(each, RenderedPrompt)]
-        return not all(begins_with(each, mine) for each in later)
-
-    def _can_be_read(self, depth: int = _DEPTH) -> bool:
-        if self.turn is None or self.turn() is not None or not self.later:
-            return True
-        return depth > 0 and any(each._can_be_read(depth - 1) for each in self.later)
+        calls = [self]
+        for _ in range(_DEPTH + 1):
+            later: list[_WaitingCall] = []
+            for call in calls:
+                if call.turn is None or call.turn() is not None or not call.later:
+                    return True
+                later += call.later
+            calls = later
+        mine = self.prompt
+        for call in self.later:
+            prompt = call.prompt
+            if not isinstance(mine, RenderedPrompt) or not isinstance(prompt, RenderedPrompt):
+                return True
+            if not begins_with(prompt.rendered, mine.rendered):
+                return True
+        return False
 
 
 class DeferredCalls:
