@@ -140,8 +140,8 @@ class Response(Generic[Parsed]):
         return record
 
     def __getstate__(self) -> object:
-        """For `pickle` and `copy`."""
-        assert self.record  # with the verdict
+        """For `pickle` and `copy`, with the verdict."""
+        _ = self.record
         return super().__getstate__()
 
     @property
