@@ -217,8 +217,10 @@ class InFlight:
 
     def _price(self, tier: str) -> Price | None:
         """Of the model that answered."""
-        target = self.target
-        model = target.model if self.reply is None else answering_model(target, self.reply.model)
+        target, reply = self.target, self.reply
+        if reply is None or reply.model == target.model:
+            return target.price(self.sent_at, tier, batch=self.batch)
+        model = answering_model(target, reply.model)
         return price_of_model(target, model, self.sent_at, tier, batch=self.batch)
 
 
