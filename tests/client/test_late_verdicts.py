@@ -189,3 +189,12 @@ def test_record_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert response.attempts == response.record.attempts
     assert response.verdict is response.record.verdict
     assert response.record is response.record
+
+
+def test_a_response_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    response = played(monkeypatch, "anthropic")[0]
+    for name in ("reply", "record", "parsed", "verdict", "text"):
+        with pytest.raises(AttributeError):
+            setattr(response, name, None)
+        with pytest.raises(AttributeError):
+            delattr(response, name)

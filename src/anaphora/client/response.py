@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -31,6 +32,7 @@ else:
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
 
 _NOTHING = cast(Any, None)
+_set = object.__setattr__
 
 #: The same in the signatures of calls.
 Output = TypeVar("Output")
@@ -113,6 +115,14 @@ class Response(Generic[Parsed]):
 
     __slots__ = ("_judgement", "_record", "parsed", "raw_hash", "reply")
 
+    reply: Reply
+    raw_hash: str
+    """BLAKE3 of the response body as received."""
+    parsed: Parsed
+    """The reply as a value of the requested `output` type."""
+    _record: Record
+    _judgement: Callable[[Record], Record] | None
+
     def __init__(
         self,
         *,
@@ -123,26 +133,37 @@ class Response(Generic[Parsed]):
         judgement: Callable[[Record], Record] | None = None,
     ) -> None:
         """`judgement` adds the verdict to the record when it is first read."""
-        self.reply = reply
-        self.raw_hash = raw_hash
-        """BLAKE3 of the response body as received."""
-        self.parsed = parsed
-        """The reply as a value of the requested `output` type."""
-        self._record = record
-        self._judgement = judgement
+        _set(self, "reply", reply)
+        _set(self, "raw_hash", raw_hash)
+        _set(self, "parsed", parsed)
+        _set(self, "_record", record)
+        _set(self, "_judgement", judgement)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("immutable type: 'Response'")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("immutable type: 'Response'")
 
     @property
     def record(self) -> Record:
         judgement, record = self._judgement, self._record
         if judgement is not None:
-            record = self._record = judgement(record)
-            self._judgement = None
+            record = judgement(record)
+            _set(self, "_record", record)
+            _set(self, "_judgement", None)
         return record
 
-    def __getstate__(self) -> object:
+    def __reduce__(self) -> tuple[Callable[[], Response[Parsed]], tuple[()]]:
         """For `pickle` and `copy`, with the verdict."""
-        _ = self.record
-        return super().__getstate__()
+        made = partial(
+            Response,
+            reply=self.reply,
+            record=self.record,
+            raw_hash=self.raw_hash,
+            parsed=self.parsed,
+        )
+        return made, ()
 
     @property
     def text(self) -> str:
