@@ -192,7 +192,10 @@ def test_record_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_response_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    response = played(monkeypatch, "anthropic")[0]
+    async def one(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+        return [await client.session(name, system=LONG).send("Hello")]
+
+    [response] = played(monkeypatch, "anthropic", script=one)
     for name in ("reply", "record", "parsed", "verdict", "text"):
         with pytest.raises(AttributeError):
             setattr(response, name, None)
