@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from google.genai import errors as genai_errors
 from google.genai import types
@@ -17,6 +19,7 @@ from support.daemon_sdks import sdk_client
 
 from anaphora import emulator
 from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.endpoints import resumable
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -173,3 +176,35 @@ def test_upload_ends_with_the_token_that_began_it(daemon: TestedDaemon) -> None:
         ).json()
         assert rotated["result"]["token"]
         assert httpx.post(url, content=b"Hello", headers=PIECE).status_code == 401
+
+
+def test_address_of_an_upload_begins_no_other(daemon: TestedDaemon, emu: Emulator) -> None:
+    with daemon.client("one") as one:
+        url = begun(one)
+        before = len(emu.requests())
+        assert httpx.post(url, json={}, headers=START).status_code == 401
+        assert len(emu.requests()) == before
+
+
+def test_upload_that_is_not_gone_on_with_ends(
+    daemon: TestedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with daemon.client("one") as one:
+        url = begun(one)
+        monkeypatch.setattr(resumable, "_IDLE", 0.0)
+        assert httpx.post(url, content=b"Hello", headers=PIECE).status_code == 401
+        assert one.post(url, content=b"Hello", headers=PIECE).status_code == 404
+
+
+def test_upload_ends_with_the_grant_of_its_provider(emu: Emulator, tmp_path: Path) -> None:
+    others = [id for id in OPEN["llm"]["providers"] if id != "gemini"]
+    narrow = {**OPEN, "llm": {**OPEN["llm"], "providers": others}}
+    with (
+        running_daemon(tmp_path, emu, extensions={"one": OPEN}) as daemon,
+        daemon.client("one") as one,
+    ):
+        url = begun(one)
+        (daemon.home / "extensions.yaml").write_bytes(msgspec.json.encode({"one": narrow}))
+        before = len(emu.requests())
+        assert one.post(url, content=b"Hello", headers=PIECE).status_code == 404
+        assert len(emu.requests()) == before

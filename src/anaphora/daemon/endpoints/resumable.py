@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import TOKEN_KEY, App
@@ -63,8 +64,8 @@ class ResumableUploads:
 
     def token(self, exchange: HttpExchange) -> Secret | None:
         """The token that began the upload which a request without one goes on with."""
-        upload = self._open.get(_upload_id(exchange))
-        return None if upload is None else upload.token
+        upload = None if self.begins(exchange) else self._open.get(_upload_id(exchange))
+        return None if upload is None or self._is_over(upload) else upload.token
 
     def begins(self, exchange: HttpExchange) -> bool:
         return exchange.headers.get("x-goog-upload-command", "").strip() == "start"
@@ -107,11 +108,22 @@ class ResumableUploads:
         await _respond(exchange, route, request_id, returned, b"")
 
     async def proceed(
-        self, exchange: HttpExchange, route: Route, app: App, request_id: str
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        app: App,
+        request_id: str,
+        reaches: Callable[[LlmGrant, str], bool],
     ) -> None:
+        """`reaches` tells whether a grant still names the provider of the upload."""
         id = _upload_id(exchange)
         upload = self._open.get(id)
-        if upload is None or upload.app != app.id:
+        if (
+            upload is None
+            or upload.app != app.id
+            or self._is_over(upload)
+            or not reaches(app.grant.llm, upload.provider)
+        ):
             raise NotFound("no such upload", status=404, code="not_found_error")
         upload.used = self._clock()
         try:
@@ -168,9 +180,12 @@ class ResumableUploads:
             )
         )
 
+    def _is_over(self, upload: OpenUpload) -> bool:
+        return upload.used < self._clock() - _IDLE
+
     def _add(self, upload: OpenUpload) -> str:
-        known, oldest = self._open, upload.used - _IDLE
-        for id in [id for id, one in known.items() if one.used < oldest]:
+        known = self._open
+        for id in [id for id, one in known.items() if self._is_over(one)]:
             del known[id]
         own = [id for id, one in known.items() if one.app == upload.app]
         if len(own) >= _MOST_OF_APP:

@@ -129,7 +129,7 @@ class StoredObjects:
             provider = self._choose(exchange, route, app)
             await self.uploads.begin(exchange, route, app, provider, request_id)
         else:
-            await self.uploads.proceed(exchange, route, app, request_id)
+            await self.uploads.proceed(exchange, route, app, request_id, self._reaches)
 
     async def close(self) -> None:
         await self._forwarder.close()
