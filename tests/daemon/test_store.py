@@ -120,7 +120,7 @@ async def test_own_handles_are_found_by_their_ids(place: StorePlace) -> None:
             await store.add_handle(row)
         assert await store.own_handles("item", [], "shop") == {}
         assert await store.own_handles("file", ids, "shop") == {}
-        found = await store.own_handles("item", [*ids, "unknown"], "shop")
+        found = await store.own_handles("item", [*ids, "unknown", "null\0byte"], "shop")
         assert found == {row.id: row for row in rows[:70]}
         await store.remove_old_handles("item", 69.0)
         assert list(await store.own_handles("item", ids, "shop")) == ["msg_69"]

@@ -69,7 +69,8 @@ class SmallTables(ABC):
         self, kind: HandleKind, ids: Iterable[str], app: str
     ) -> dict[str, HandleRow]:
         found: dict[str, HandleRow] = {}
-        wanted = list(dict.fromkeys(ids))
+        # PostgreSQL takes no text with a null byte; no id has one.
+        wanted = [id for id in dict.fromkeys(ids) if "\0" not in id]
         for begin in range(0, len(wanted), _AT_ONCE):
             some = wanted[begin : begin + _AT_ONCE]
             # Always as many values: a statement is prepared once.
