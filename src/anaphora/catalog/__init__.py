@@ -124,8 +124,8 @@ _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
 #: Models whose names begin with the provider's own: not a prefix to take off.
 _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
 
-#: The date at the end of a name.
-_SNAPSHOT = re.compile(r"[-@][0-9-]+")
+#: The date or number of a snapshot at the end of a name; fewer digits are a version.
+_SNAPSHOT = re.compile(r"[-@]([0-9]{3,}(-[0-9]{2}){0,2}|[0-9]{2}-([0-9]{2}){1,2})")
 #: How alike two names must be, and two words of names.
 _ALIKE, _ALIKE_WORDS = 0.7, 0.75
 _WORDS = re.compile(r"[^a-z0-9]+")
@@ -146,7 +146,8 @@ def answering_model(provider: str, asked: str, answered: str) -> str:
     answered with another one that is known. A snapshot is the model that was asked for."""
     if not answered or answered == asked or provider not in SHIPPED.catalog.entries:
         return asked
-    if answered.startswith(asked) and _SNAPSHOT.fullmatch(answered, len(asked)):
+    name = asked.removesuffix("-0")  # `claude-opus-4-0` is `claude-opus-4-20250514`
+    if answered.startswith(name) and _SNAPSHOT.fullmatch(answered, len(name)):
         return asked
     other = profile(provider, answered)
     return other.id if other.known and other.id != profile(provider, asked).id else asked
