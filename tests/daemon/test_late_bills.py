@@ -146,6 +146,30 @@ def test_canceled_response_that_had_begun_stays_at_its_bound(tmp_path: Path) -> 
         assert settled(daemon, bound) == (BILL, 0)
 
 
+def test_response_that_begins_while_it_is_canceled_is_charged(tmp_path: Path) -> None:
+    def handle(connection: UpstreamConnection) -> None:
+        while request := connection.read_request():
+            fields: dict[str, Any] = QUEUED
+            if request.split(b" ")[1].endswith(b"/cancel"):
+                fields = {**QUEUED, **CANCELED, "output": [WORD]}
+            body = json.dumps(fields).encode()
+            head = (
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            )
+            connection.send(head % len(body) + body)
+
+    with (
+        socket_upstream(handle) as upstream,
+        running_daemon(tmp_path, upstream, extensions={"limited": LIMITED}) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        http.post("/v1/responses", json={**BODY, "background": True})
+        bound = spent(daemon)
+        assert http.post("/v1/responses/resp_1/cancel").json()["status"] == "cancelled"
+        found = settled(daemon, bound)
+        assert 0 < found[0] == found[1] < bound[0]
+
+
 def test_response_that_is_canceled_before_it_began_costs_nothing(tmp_path: Path) -> None:
     options = EmulatorOptions(background=50.0, latency=Latency(first=0.0))
     with (

@@ -182,7 +182,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Of a response that ended early, whose usage is not reported: nothing where it failed
         before any output, or never began; else what a broken-off stream costs."""
         target, most = self.target, self.most
-        if fetched.canceled and fetched.began is False:
+        if fetched.canceled and fetched.began is False and not fetched.reply.message.parts:
             return AttemptCost(nano_usd=0, kind="free")
         unseen = thinks_unseen(target.endpoint.base_wire, target.profile, fetched.reply)
         return cost_of_failure(
