@@ -69,10 +69,13 @@ def test_spend_is_booked_under_the_model_that_answered(tmp_path: Path) -> None:
             }
             with viewer(daemon) as ui:
                 ui.log_in(daemon.token(ADMIN))
-                for model, billed in booked.items():
-                    wait_until(lambda: "is being summed" not in ui.get("/ui/?range=day").text)
-                    page = ui.get(f"/ui/?range=day&model={model}")
-                    assert f"${billed / 10**9:.4f}" in page.text
+                # The page is behind the calls.
+                wait_until(
+                    lambda: all(
+                        f"${billed / 10**9:.4f}" in ui.get(f"/ui/?range=day&model={model}").text
+                        for model, billed in booked.items()
+                    )
+                )
 
 
 def test_spend_of_a_snapshot_is_booked_under_the_name_that_was_asked_for(tmp_path: Path) -> None:
