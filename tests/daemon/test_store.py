@@ -27,7 +27,7 @@ from support.ledgers import (
 )
 
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
+from anaphora.daemon.store import HandleRow, SpendRow, TokenRow, tables
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
@@ -108,7 +108,9 @@ async def test_a_handle_is_visible_to_its_app_only(place: StorePlace) -> None:
 
 
 @in_event_loop
-async def test_own_handles_are_found_by_their_ids(place: StorePlace) -> None:
+async def test_own_handles_are_found_by_their_ids(
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         HandleRow(kind="item", id=f"msg_{number}", app=app, provider="p", created=float(number))
         for number, app in enumerate(["shop"] * 70 + ["other"] * 2)
@@ -122,6 +124,10 @@ async def test_own_handles_are_found_by_their_ids(place: StorePlace) -> None:
         assert await store.own_handles("file", ids, "shop") == {}
         found = await store.own_handles("item", [*ids, "unknown", "null\0byte"], "shop")
         assert found == {row.id: row for row in rows[:70]}
+        # The oldest first, and few at once: calls wait for it.
+        monkeypatch.setattr(tables, "_REMOVED_AT_ONCE", 60)
+        await store.remove_old_handles("item", 69.0)
+        assert list(await store.own_handles("item", ids, "shop")) == [row.id for row in rows[60:70]]
         await store.remove_old_handles("item", 69.0)
         assert list(await store.own_handles("item", ids, "shop")) == ["msg_69"]
         assert len(await store.own_handles("item", ids, "other")) == 2

@@ -20,9 +20,10 @@ Kept: TypeAlias = tuple[HandleKind, str, int | None]
 """Kind, id, and the tokens that a request is billed for when it refers to it."""
 
 
-_DAY = 86_400.0
 #: OpenAI keeps responses for 30 days.
-_ITEM_SECONDS = 30 * _DAY
+_ITEM_SECONDS = 30 * 86_400.0
+#: Seconds between two removals of items that are older.
+_REMOVAL_SECONDS = 60.0
 #: Of one response; the ids of further ones are not known later.
 _MOST_ITEMS = 256
 
@@ -44,7 +45,9 @@ class KeptObjects:
             for kind, id, tokens in kept
         ]
         await asyncio.gather(*map(self._store.add_handle, rows))  # in one transaction
-        if any(each.kind == "item" for each in rows) and row.created - self._removed > _DAY:
+        if not any(each.kind == "item" for each in rows):
+            return
+        if row.created - self._removed > _REMOVAL_SECONDS:
             self._removed = row.created
             with contextlib.suppress(AnaphoraError):
                 await self._store.remove_old_handles("item", row.created - _ITEM_SECONDS)

@@ -76,7 +76,10 @@ CREATE TABLE label_sums (
 #: Entries of days before `pruned_until`, the first of a month, are deleted; their sums are not.
 _STEP_3 = "ALTER TABLE clock ADD COLUMN pruned_until TEXT NOT NULL DEFAULT ''"
 
-_STEP_4 = "ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT ''"
+_STEP_4 = """
+ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
+CREATE INDEX handles_by_age ON handles (kind, created)
+"""
 
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """

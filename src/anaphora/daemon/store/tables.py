@@ -12,6 +12,8 @@ _HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
 #: Ids that are looked up in one statement.
 _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
+#: Calls of all apps wait while they are removed.
+_REMOVED_AT_ONCE = 2_000
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
 
 
@@ -108,5 +110,8 @@ class SmallTables(ABC):
 
     async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
         await self._change(
-            "DELETE FROM handles WHERE kind = $1 AND created < $2", kind, before, kept=True
-        )
+            "DELETE FROM handles WHERE kind = $1 AND created <= (SELECT max(created) FROM (SELECT"
+            " created FROM handles WHERE kind = $1 AND created < $2 ORDER BY created"
+            f" LIMIT {_REMOVED_AT_ONCE}) AS old)",
+            kind, before,
+        )  # fmt: skip
