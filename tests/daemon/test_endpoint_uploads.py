@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from google.genai import errors as genai_errors
 from google.genai import types
-from support.daemon import GRANT, TestedDaemon, running_daemon
+from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.daemon_sdks import sdk_client
 
 from anaphora import emulator
@@ -208,3 +208,20 @@ def test_upload_ends_with_the_grant_of_its_provider(emu: Emulator, tmp_path: Pat
         before = len(emu.requests())
         assert one.post(url, content=b"Hello", headers=PIECE).status_code == 404
         assert len(emu.requests()) == before
+
+
+def test_address_of_an_upload_behind_a_proxy_has_its_certificate(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    llm = llm_yaml(emu.url)
+    llm["daemon"] |= {
+        "behind_proxy": True,
+        "trusted_proxies": ["127.0.0.1"],
+        "allowed_hosts": ["llm.example.com"],
+    }
+    with (
+        running_daemon(tmp_path, emu, extensions={"one": OPEN}, llm=llm) as daemon,
+        daemon.client("one") as one,
+    ):
+        url = begun(one, host="llm.example.com", **{"x-forwarded-for": "10.1.2.3"})
+        assert url.startswith(f"https://llm.example.com{PATH}?upload_id=")

@@ -46,6 +46,7 @@ class Peers:
         if not self._behind_proxy:
             return Peer(address)
         if self._is_trusted(address):
+            exchange.scope["scheme"] = "https"  # at the proxy, in the addresses that clients get
             return Peer(self._forwarded(exchange, address))
         if self._tls or is_loopback(address):
             return Peer(address)
