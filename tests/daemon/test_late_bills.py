@@ -206,6 +206,32 @@ def test_bill_is_settled_after_a_restart(stream: bool, tmp_path: Path) -> None:
             check_fetched(daemon, http, id, emu)
 
 
+def test_labels_of_a_bill_that_is_settled_after_a_restart(emu: Emulator, tmp_path: Path) -> None:
+    """As before it, also where the prompt has many blocks."""
+    tools = [
+        {"type": "function", "name": f"tool_{n}", "parameters": {"type": "object"}}
+        for n in range(100)
+    ]
+    body = {**ASKED, "background": True, "tools": tools, "input": "Hello? " * 20_000}
+    home = tmp_path / "home"
+    tokens = create_home(home, emu, extensions={"limited": LIMITED})
+    headers = AT_OPENAI | {"authorization": f"Bearer {tokens['limited'].reveal()}"}
+
+    def costs(daemon: TestedDaemon) -> dict[str, int]:
+        command = ["spend", "--home", str(daemon.home), "--by", "label", "--json"]
+        result = CliRunner().invoke(anaphora, command, catch_exceptions=False)
+        return {row["label"]: row["billed_nano_usd"] for row in json.loads(result.output)["rows"]}
+
+    with running_node(home, tokens) as daemon, daemon.client(None, headers=headers) as http:
+        id = str(http.post("/v1/responses", json=body).json()["id"])
+    with running_node(home, tokens) as daemon, daemon.client(None, headers=headers) as http:
+        bound = spent(daemon)
+        emu.advance(10)
+        assert http.get(f"/v1/responses/{id}").json()["status"] == "completed"
+        billed, _ = settled(daemon, bound)
+        assert costs(daemon)["conversation"] > billed * 3 // 4
+
+
 def test_bill_is_settled_by_any_node(
     emu: Emulator, postgres_place: PostgresPlace, tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             automatic=self.plan.automatic,
             at=self.at,
             tier=self.tier,
-            shares=self.shares[:_MOST_SHARES],
+            shares=_largest(self.shares),
             most=self.most,
             masked=self.masked,
             expected=None if expected is None else OwnReads(expected.left, expected.read),
@@ -212,6 +212,19 @@ class _StoredBill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 _decode_bill = msgspec.json.Decoder(_StoredBill).decode
+
+
+def _largest(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:
+    """Those of the most tokens; the others are summed by their sections."""
+    if len(shares) <= _MOST_SHARES:
+        return shares
+    ordered = sorted(shares, key=lambda share: -share.tokens)
+    rest: dict[str, BlockShare] = {}
+    for one in ordered[_MOST_SHARES:]:
+        before = rest.get(one.section)
+        tokens = one.tokens + (0 if before is None else before.tokens)
+        rest[one.section] = replace(one, label=one.section, tokens=tokens)
+    return (*ordered[:_MOST_SHARES], *rest.values())
 
 
 class LateBills:
