@@ -67,6 +67,13 @@ def test_spend_is_booked_under_the_model_that_answered(tmp_path: Path) -> None:
                 model: 1000 * (1000 * price_in + 100 * price_out)
                 for model, (price_in, price_out) in prices.items()
             }
+            log = ["audit", "show", str(daemon.home / "audit")]
+            wait_until(
+                lambda: all(
+                    model in CliRunner().invoke(anaphora, log, terminal_width=300).output
+                    for model in booked
+                )
+            )
             with viewer(daemon) as ui:
                 ui.log_in(daemon.token(ADMIN))
                 # The page is behind the calls.

@@ -42,7 +42,7 @@ def call_table(found: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Rows:
         rows.add_row(
             f"{row.chain}:{row.seq}" if row.chain else f"{row.seq:,}",
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(call.at)),
-            call.model,
+            call.billed_model,
             call.outcome,
             f"{usage.input:,}",
             share(usage.read or 0, usage.input),
