@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from functools import lru_cache
 
 from anaphora.errors import InvalidRequest
 from anaphora.yaml_values import nearest
@@ -142,7 +141,6 @@ def maker_of(model: str) -> str | None:
     return next((maker for maker, begins in _MAKERS.items() if begins.match(name)), None)
 
 
-@lru_cache(maxsize=1024)
 def answering_model(provider: str, asked: str, answered: str) -> str:
     """The model that a call is billed for: another one than it asked for, where the provider
     answered with another one that is known. A snapshot is the model that was asked for."""

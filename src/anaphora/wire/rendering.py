@@ -197,7 +197,8 @@ def finish_rendering(
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
     functions = _FUNCTIONS.issuperset(map(type, call.tools))
-    if not functions or any(map(_extras_of, (*call.tools, *call.ir.system_blocks))):
+    items = (*call.tools, *call.ir.system_field_blocks())
+    if not functions or any(map(_extras_of, items)):
         section_notices = foreign_sections(call, wire)
     return Rendered(
         wire=wire,
