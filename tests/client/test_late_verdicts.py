@@ -16,7 +16,10 @@ from support.virtual_emulator import VirtualEmulator, run_virtual
 
 from anaphora import AsyncClient, Call, Conversation, Message, Params, PromptIR
 from anaphora.cache.plan.deferred import MOST_WAITING, SentTurn, _WaitingCall
+from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.client.response import Record, Response
+from anaphora.client.session.preview import PrefixWarning
+from anaphora.client.session.provider_state import _Facts
 
 #: What a reader makes of the responses so far, after each of them.
 Reader = Callable[[list[Response]], None]
@@ -154,10 +157,36 @@ def test_verdicts_of_a_long_conversation(monkeypatch: pytest.MonkeyPatch, name: 
     assert last == expected[-5:]
 
 
+async def beginning_shared(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+    """The second conversation reads what the first one wrote."""
+    chat, other = client.session(name, system=LONG), client.session(name, system=LONG)
+    await chat.send("One")
+    await asyncio.sleep(2)
+    responses = [await other.send("Another")]
+    after(responses)
+    for turn in range(MOST_WAITING + 5):
+        await chat.send(f"Turn {turn}")
+        await asyncio.sleep(2)
+    return responses
+
+
+@every
+def test_verdict_on_a_call_that_reads_what_another_conversation_wrote(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    expected = read(played(monkeypatch, name, at_once, beginning_shared))
+    assert read(played(monkeypatch, name, script=beginning_shared)) == expected
+
+
 def calls_in_memory() -> int:
     """Calls that are not simulated yet, and those that a verdict holds which is not made yet."""
     gc.collect()
     return sum(isinstance(each, SentTurn | _WaitingCall) for each in gc.get_objects())
+
+
+def unmade_verdicts() -> int:
+    gc.collect()
+    return sum(isinstance(each, _Facts) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
@@ -181,6 +210,63 @@ def test_unread_verdicts_hold_a_bounded_number_of_calls(
     assert all(one.verdict is not None for one in responses)
     assert len(responses) == (4 * MOST_WAITING if kept else 0)
     assert calls_in_memory() == before, "nothing is held once it was read"
+
+
+@every
+def test_verdicts_that_nobody_reads_let_go_of_their_prompts(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = unmade_verdicts()
+
+    async def sessions(client: AsyncClient, name: str, _: Reader) -> list[Response]:
+        responses: list[Response] = []
+        for number in range(MOST_WAITING):
+            async with client.session(name, system=f"{number} {LONG}") as chat:
+                responses += [await chat.send("One"), await chat.send("Two")]
+            if number % 10 == 9:
+                assert responses[-1].verdict is not None
+                assert unmade_verdicts() == before, "a later one was read"
+        return responses
+
+    played(monkeypatch, name, script=sessions)
+
+
+@every
+@pytest.mark.parametrize("after", [read, lambda _: None], ids=["at once", "late"])
+@pytest.mark.breaks_prefix(reason="the check of the prefix must not fail either")
+def test_failed_simulation_costs_one_verdict(
+    monkeypatch: pytest.MonkeyPatch, name: str, after: Reader
+) -> None:
+    simulate, made = Simulator.call, []
+
+    def fail_once(self: Simulator, prompt: PromptView, **options: Any) -> Outcome:
+        made.append(prompt)
+        if len(made) == 2:
+            raise RuntimeError("broken")
+        return simulate(self, prompt, **options)
+
+    async def turns(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+        chat = client.session(name, system=LONG, on_prefix_break="warn")
+        responses: list[Response] = []
+        for text in ("One", "Two"):
+            responses.append(await chat.send(text))
+            after(responses)
+        assert str(chat.preview("Three"))
+        responses.append(await chat.fork().send("Three"))
+        chat.conversation = Conversation((Message.user("Changed"), *chat.messages[1:]))
+        with pytest.warns(PrefixWarning):
+            responses.append(await chat.send("Four"))
+        return responses
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulator, "call", fail_once)
+        responses = played(monkeypatch, name, after, turns)
+        failed = [
+            [notice.code for notice in one.notices].count("verdict_failed") for one in responses
+        ]
+    assert failed == [0, 1, 0, 0]
+    assert [one.verdict is None for one in responses] == [False, True, False, False]
+    assert "no verdict" in repr(responses[1])
 
 
 def test_record_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Calls that were sent, and are simulated in their order when an outcome is needed.
 
 Most outcomes are never read. A bounded number of calls wait: the oldest is simulated when there are
-more, or dropped where nothing can read its outcome any more and later calls continue it.
+more, or dropped where nothing that can still be read depends on it and later calls continue it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from weakref import ref
 
 import msgspec
@@ -25,25 +26,33 @@ _DEPTH = 2
 class SentTurn:
     """A call of a conversation. Its outcome is computed when it is first read, in any thread."""
 
-    __slots__ = ("__weakref__", "_calls", "_outcome", "_waiting", "reader")
+    __slots__ = ("__weakref__", "_calls", "_outcome", "reader", "waiting")
 
     def __init__(self, outcome: Outcome | None, calls: DeferredCalls | None = None) -> None:
         self._outcome: Outcome | Exception | None = outcome
         self._calls = calls
-        self._waiting: _WaitingCall | None = None
+        self.waiting: _WaitingCall | None = None
         self.reader: ref[Callable[[], object]] | None = None
-        """Reads the outcome before the call leaves the queue. Must not raise."""
+        """Reads the outcome once it is there, and needs the call no longer. Must not raise."""
 
     @property
     def outcome(self) -> Outcome:
         if (calls := self._calls) is not None:
             with calls.lock:
-                if self._waiting is not None:
-                    calls.simulate(self._waiting)
+                if self.waiting is not None:
+                    calls.simulate(self.waiting)
         assert self._outcome is not None
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
+
+    @property
+    def left(self) -> Outcome:
+        """The outcome for what follows the call: empty where its simulation failed."""
+        try:
+            return self.outcome
+        except Exception:
+            return Outcome(())
 
 
 class _WaitingCall(msgspec.Struct, eq=False):
@@ -56,8 +65,8 @@ class _WaitingCall(msgspec.Struct, eq=False):
     """The next call of the conversation, and of its forks."""
 
     def is_needed(self) -> bool:
-        """Whether its outcome, or one that depends on it, can still be read; or a later call does
-        not begin with its prompt."""
+        """Whether its outcome, or one of the conversation that depends on it, can still be read; or
+        a later call does not begin with its prompt."""
         calls = [self]
         for _ in range(_DEPTH + 1):
             later: list[_WaitingCall] = []
@@ -103,9 +112,9 @@ class DeferredCalls:
     ) -> SentTurn:
         """A call of a conversation; `before` is the previous one."""
         turn = SentTurn(None, self)
-        waiting = turn._waiting = _WaitingCall(prompt, at, began, reasoning, ref(turn))
-        if before is not None and before._waiting is not None:
-            before._waiting.later.append(waiting)
+        waiting = turn.waiting = _WaitingCall(prompt, at, began, reasoning, ref(turn))
+        if before is not None and before.waiting is not None:
+            before.waiting.later.append(waiting)
         self._add(waiting)
         return turn
 
@@ -121,13 +130,14 @@ class DeferredCalls:
             self._bytes += waiting.prompt.size
             while len(self._waiting) > MOST_WAITING or self._bytes > MOST_BYTES:
                 oldest = self._take()
-                if not oldest.is_needed():
-                    continue
-                turn = None if oldest.turn is None else oldest.turn()
-                self._simulate(oldest)
-                reader = None if turn is None or turn.reader is None else turn.reader()
-                if reader is not None:
-                    reader()
+                if oldest.is_needed() or self._is_read_before(oldest.later[0]):
+                    self._simulate(oldest)
+
+    def _is_read_before(self, later: _WaitingCall) -> bool:
+        """Whether the outcome of a call before this one can be read: another conversation may have
+        read what the oldest wrote, which this one writes anew."""
+        between = takewhile(lambda call: call is not later, self._waiting)
+        return any(call.turn is not None and call.turn() is not None for call in between)
 
     def _take(self) -> _WaitingCall:
         oldest = self._waiting.popleft()
@@ -144,5 +154,7 @@ class DeferredCalls:
             outcome = problem
         turn = None if waiting.turn is None else waiting.turn()
         if turn is not None:
-            turn._outcome, turn._calls, turn._waiting = outcome, None, None
+            turn._outcome, turn._calls, turn.waiting = outcome, None, None
+            if turn.reader is not None and (reader := turn.reader()) is not None:
+                reader()
         return waiting

@@ -19,14 +19,7 @@ from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.sent_call import begins_with, updated_bills
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.outcome import predict_read
-from anaphora.cache.verdict import (
-    Diagnosis,
-    Prediction,
-    SentCall,
-    Verdict,
-    diagnosis_of,
-    judge,
-)
+from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, diagnosis_of, judge
 from anaphora.cache.verdict.prediction import predict_slot_read
 from anaphora.catalog import CacheRules, Price
 from anaphora.client.failures import reported
@@ -138,6 +131,8 @@ class Judgement:
         self.kept_warm_usd: Decimal | None = None
         """What it cost to keep the prefix alive until this call."""
         facts.made.reader = ref(self)
+        if facts.made.waiting is None:
+            self()
 
     def __call__(self) -> None:
         """Makes the verdict. Never fails."""
@@ -147,6 +142,7 @@ class Judgement:
         with facts.target.memory.lock:
             if self._facts is None:
                 return  # another thread made it
+            facts.made.reader = None
             try:
                 expected = facts.expected()
                 self._verdict, self._predicted = facts.judge(expected), expected.read
@@ -203,4 +199,4 @@ def predict_turn(
     """What a turn should read, by the previous one and its own simulated outcome."""
     if earlier is None or wrote is None:
         return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-    return predict_read(wrote.outcome, earlier.usage, outcome, rules)
+    return predict_read(wrote.left, earlier.usage, outcome, rules)

@@ -68,8 +68,8 @@ class ProviderMemory:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the simulator makes of the last call."""
-        return None if self.simulated is None else self.simulated.outcome
+        """What the simulator makes of the last call; empty where that failed."""
+        return None if self.simulated is None else self.simulated.left
 
     @property
     def billed(self) -> tuple[float, Usage] | None:
