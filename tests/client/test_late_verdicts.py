@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import logging
 import pickle
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -267,6 +269,48 @@ def test_failed_simulation_costs_one_verdict(
     assert failed == [0, 1, 0, 0]
     assert [one.verdict is None for one in responses] == [False, True, False, False]
     assert "no verdict" in repr(responses[1])
+
+
+class FormattingHandler(logging.Handler):
+    """Formats a response while the verdict on another one is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.formats = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "app":
+            self.formats.set()
+            assert "no verdict" in record.getMessage()
+
+
+def test_log_may_format_a_response_while_a_verdict_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    responses: list[Response] = []
+    simulates, handler, root = threading.Event(), FormattingHandler(), logging.getLogger()
+
+    async def turns(client: AsyncClient, name: str, after: Reader) -> list[Response]:
+        chat = client.session(name, system=LONG)
+        responses.extend([await chat.send("One"), await chat.send("Two")])
+        return []
+
+    def fail(*_: object, **__: object) -> Outcome:
+        simulates.set()
+        assert handler.formats.wait(60)
+        raise RuntimeError("broken")
+
+    played(monkeypatch, "anthropic", script=turns)
+    monkeypatch.setattr(Simulator, "call", fail)
+    monkeypatch.setattr(root, "handlers", [handler])
+    making = threading.Thread(target=lambda: responses[0].verdict, daemon=True)
+    making.start()
+    assert simulates.wait(60)
+    logs = threading.Thread(
+        target=lambda: logging.getLogger("app").error("%r", responses[1]), daemon=True
+    )
+    logs.start()
+    for thread in (making, logs):
+        thread.join(60)
+        assert not thread.is_alive(), "they wait for each other"
 
 
 def test_record_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:

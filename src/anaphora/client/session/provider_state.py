@@ -127,7 +127,7 @@ class Judgement:
         self._facts: _Facts | None = facts
         self._verdict: Verdict | None = None
         self._predicted: int | None = None
-        self._failure: Notice | None = None
+        self._failure: Exception | Notice | None = None
         self.kept_warm_usd: Decimal | None = None
         """What it cost to keep the prefix alive until this call."""
         facts.made.reader = ref(self)
@@ -147,13 +147,16 @@ class Judgement:
                 expected = facts.expected()
                 self._verdict, self._predicted = facts.judge(expected), expected.read
             except Exception as problem:
-                self._failure = reported("verdict_failed", problem)
+                self._failure = problem
             self._facts = None
 
     def complete(self, record: Record) -> Record:
         """The record with the verdict, or a notice that it failed."""
         self()
         verdict, failure = self._verdict, self._failure
+        if isinstance(failure, Exception):
+            # Without the lock, since a handler of the log may wait for a verdict.
+            self._failure = failure = reported("verdict_failed", failure)
         if failure is not None:
             seen = failure in record.notices  # two threads read the record at once
             return record if seen else replace(record, notices=(*record.notices, failure))
