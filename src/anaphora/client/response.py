@@ -33,6 +33,7 @@ else:
 
 _NOTHING = cast(Any, None)
 _set = object.__setattr__
+Judge: TypeAlias = "Callable[[Record], Record]"
 
 #: The same in the signatures of calls.
 Output = TypeVar("Output")
@@ -121,7 +122,7 @@ class Response(Generic[Parsed]):
     parsed: Parsed
     """The reply as a value of the requested `output` type."""
     _record: Record
-    _judgement: Callable[[Record], Record] | None
+    _judgement: Judge | None
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Response(Generic[Parsed]):
         record: Record,
         raw_hash: str,
         parsed: Parsed = _NOTHING,
-        judgement: Callable[[Record], Record] | None = None,
+        judgement: Judge | None = None,
     ) -> None:
         """`judgement` adds the verdict to the record when it is first read."""
         _set(self, "reply", reply)
@@ -156,14 +157,13 @@ class Response(Generic[Parsed]):
 
     def __reduce__(self) -> tuple[Callable[[], Response[Parsed]], tuple[()]]:
         """For `pickle` and `copy`, with the verdict."""
-        made = partial(
+        return partial(
             Response,
             reply=self.reply,
             record=self.record,
             raw_hash=self.raw_hash,
             parsed=self.parsed,
-        )
-        return made, ()
+        ), ()
 
     @property
     def text(self) -> str:
@@ -204,19 +204,20 @@ class Response(Generic[Parsed]):
         return self.record.notices
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
-        notices = *self._record.notices, *notices
-        return self._with(msgspec.structs.replace(self._record, notices=notices), self.parsed)
+        judgement, record = self._judgement, self._record  # a thread may complete it meanwhile
+        record = msgspec.structs.replace(record, notices=(*record.notices, *notices))
+        return self._with(judgement, record, self.parsed)
 
     def with_parsed(self, parsed: Output) -> Response[Output]:
-        return self._with(self._record, parsed)
+        return self._with(self._judgement, self._record, parsed)
 
-    def _with(self, record: Record, parsed: Output) -> Response[Output]:
+    def _with(self, judgement: Judge | None, record: Record, parsed: Output) -> Response[Output]:
         return Response(
             reply=self.reply,
             record=record,
             raw_hash=self.raw_hash,
             parsed=parsed,
-            judgement=self._judgement,
+            judgement=judgement,
         )
 
     def __repr__(self) -> str:
