@@ -103,7 +103,6 @@ CASE = ReplyCase(
     ],
     malformed=[
         (b"nothing", "$"),
-        (minimal(id=...), "$.id"),
         (minimal(output=...), "$.output"),
         (minimal(output=[{"type": "message", "role": "assistant"}]), "$.output[0].content"),
         (minimal(object="chat.completion"), "$.object"),

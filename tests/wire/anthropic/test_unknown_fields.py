@@ -72,16 +72,7 @@ def test_an_unknown_field_changes_only_the_extras(answer: dict[str, Any]) -> Non
     assert msgspec.structs.replace(planted, extras=expected.extras) == expected
 
 
-@pytest.mark.parametrize("field", ["type", "content"])
-def test_missing_field_is_named(field: str) -> None:
-    answer = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [],
-        "usage": {},
-    }
-    del answer[field]
-    with pytest.raises(Exception, match=rf"\$\.{field}"):
+def test_missing_content_is_named() -> None:
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "usage": {}}
+    with pytest.raises(Exception, match=r"\$\.content"):
         read_reply(json.dumps(answer).encode())

@@ -160,10 +160,8 @@ def test_known_fields_are_not_extras(item: Json) -> None:
     assert read_reply(body).extras == extras
 
 
-@pytest.mark.parametrize("field", ["id", "model", "output"])
-def test_missing_field_is_named(field: str) -> None:
-    answer: Json = {"id": "r", "object": "response", "model": "m", "output": []}
-    del answer[field]
+def test_missing_output_is_named() -> None:
+    answer = {"id": "r", "object": "response", "model": "m"}
     with pytest.raises(Parse) as caught:
         read_reply(json.dumps(answer).encode())
-    assert caught.value.path == f"$.{field}"
+    assert caught.value.path == "$.output"

@@ -267,7 +267,7 @@ class Session(SessionTurns):
         price = target.price(at, call.params.service_tier or "")
         state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
         self._take(turn)
-        state.reply_id, state.committed, state.stored = reply.id, history, turn.ir
+        state.reply_id, state.committed, state.stored = reply.id or None, history, turn.ir
         self._route.settle(target, self._states)
         return True
 

@@ -235,7 +235,7 @@ class SessionTurns(KeptConversation):
         if not request.prewarm:
             if prepared.turn is not None:
                 self._last_turn = prepared.turn, request
-            state.reply_id = reply.id
+            state.reply_id = reply.id or None
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)

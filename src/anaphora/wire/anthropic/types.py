@@ -219,8 +219,8 @@ class UsageCounts(msgspec.Struct, frozen=True):
 
 
 class MessageReply(_Object, frozen=True):
-    type: Literal["message"]
     content: list[ContentBlock]
+    type: Literal["message"] | None = None
     id: str | None = None
     role: Literal["assistant"] | None = None
     model: str | None = None
@@ -340,12 +340,12 @@ class BlockStopEvent(_Tagged, tag="content_block_stop", frozen=True):
 
 
 class MessageDeltaEvent(_Tagged, tag="message_delta", frozen=True):
-    delta: FinalDelta
+    delta: Partial[FinalDelta] = FinalDelta()
     usage: msgspec.Raw = NULL
 
 
 class MessageStartEvent(_Tagged, tag="message_start", frozen=True):
-    message: StartMessage
+    message: Partial[StartMessage] = StartMessage()
 
 
 class MessageStopEvent(_Tagged, tag="message_stop", frozen=True):

@@ -94,11 +94,12 @@ _decode_text = msgspec.json.Decoder(str).decode
 class ItemReader:
     """Reads one item of a request or a reply; errors name its path."""
 
-    __slots__ = ("_fail", "_marks", "_path")
+    __slots__ = ("_fail", "_marks", "_path", "_role")
 
-    def __init__(self, path: str, fail: ErrorFactory) -> None:
+    def __init__(self, path: str, fail: ErrorFactory, role: str | None = None) -> None:
         self._path = path
         self._fail = fail
+        self._role = role
         self._marks: list[PlacedMark[Ttl | None]] = []
 
     def read(self, raw: msgspec.Raw) -> ReadItem:
@@ -109,12 +110,15 @@ class ItemReader:
             if members.pop("type", NULL) != NULL:
                 raise self._fail("expected a text", f"{self._path}.type")
             # Only messages and references may lack a type.
-            kind = "item_reference" if "id" in members and "role" not in members else "message"
+            says = "role" in members or (self._role is not None and "content" in members)
+            kind = "item_reference" if "id" in members and not says else "message"
         role: Role = "user" if kind in APP_ITEMS else "assistant"
         item: ReadItem | None = None
         if kind == "reasoning":
             return "assistant", (self._reasoning(members),), ()
         if kind == "message":
+            if self._role is not None and members.get("role", NULL) == NULL:
+                members["role"] = msgspec.Raw(string(self._role))
             name = self._take(members, "role")
             role = ROLES.get(name, "user")
             item = self.message(name, *self._take_content(members, "content"), members)
@@ -326,14 +330,13 @@ def read_reply(body: bytes) -> Reply:
         raise reply_error(f"expected a response, not {reply.object!r}", "$.object")
     if (error := _failure(reply)) is not None:
         raise error
-    # A compacted conversation names no model.
-    required = ("id", "output") if reply.object == COMPACTED else ("id", "model", "output")
-    for name in required:
-        if getattr(reply, name) is None:
-            raise reply_error("is missing", f"$.{name}")
-        del rest[name]
+    if reply.output is None:
+        raise reply_error("is missing", "$.output")
+    # A compacted conversation names no model, and some servers name neither.
+    for name in ("id", "output") if reply.object == COMPACTED else ("id", "model", "output"):
+        rest.pop(name, None)
     parts: list[Part] = []
-    for index, raw in enumerate(reply.output or ()):
+    for index, raw in enumerate(reply.output):
         parts += read_output(raw, f"$.output[{index}]")
     # A usage that is no object stays among the other fields.
     counted = rest.pop("usage") if bytes(reply.usage)[:1] == b"{" else NULL
@@ -362,8 +365,8 @@ def _failure(reply: ReplyFields) -> Upstream | None:
 
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
-    """The parts of one item of a reply."""
-    return list(ItemReader(path, reply_error).read(raw)[1])
+    """The parts of one item of a reply, whose messages are the model's where they do not say."""
+    return list(ItemReader(path, reply_error, "assistant").read(raw)[1])
 
 
 def _read_stop(

@@ -17,7 +17,14 @@ from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.parts import whole_body_events
-from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    LenientDecoder,
+    decode_value,
+    encode_members,
+    object_members,
+    reply_error,
+)
 from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import DONE, EventDecoder
 
@@ -133,7 +140,7 @@ class StreamReader:
 
     def _on_created(self, event: StreamEvent) -> list[Event]:
         head = decode_value(event.response, ResponseHead | None, "stream.response", reply_error)
-        return self._build.start(head.id, head.model) if head is not None else []
+        return self._build.start(head.id or "", head.model or "") if head is not None else []
 
     def _on_error(self, event: StreamEvent) -> list[Event]:
         error = event.error or ErrorObject(event.message, None, event.param, event.code)
@@ -143,21 +150,21 @@ class StreamReader:
         head = _head_of(event.item)
         index = event.output_index if event.output_index is not None else self._last + 1
         item = self._open(index, head)
-        if head.type == "message":
+        if head.kind == "message":
             return []  # its parts have events of their own
         if isinstance(head, CallHead):
             events = self._begin(item, 0, "tool_call")
             if head.arguments:
                 events.append(self._build.add_text(item.parts[0], head.arguments))
             return events
-        return self._begin(item, 0, "thinking" if head.type == "reasoning" else "opaque")
+        return self._begin(item, 0, "thinking" if head.kind == "reasoning" else "opaque")
 
     def _on_part(self, event: StreamEvent) -> list[Event]:
         item = self._item(event.output_index, event.item_id, "message")
         head = decode_value(event.part, PartHead | None, "stream.part", reply_error) or PartHead()
         kind = {"output_text": "text", "refusal": "refusal"}.get(head.type or "")
         content = event.content_index or 0
-        if kind is None or item.head.type != "message" or content in item.parts:
+        if kind is None or item.head.kind != "message" or content in item.parts:
             return []
         return self._begin(item, content, kind)
 
@@ -178,7 +185,7 @@ class StreamReader:
 
     def _on_item_done(self, event: StreamEvent) -> list[Event]:
         head = _head_of(event.item)
-        item = self._item(event.output_index, head.id, head.type)
+        item = self._item(event.output_index, head.id, head.kind)
         item.head = head
         events: list[Event] = []
         for content, part in enumerate(read_output(event.item, "stream.item")):
@@ -192,14 +199,17 @@ class StreamReader:
     def _on_end(self, event: StreamEvent) -> list[Event]:
         build = self._build
         try:
-            reply = read_reply(bytes(event.response))
+            reply = read_reply(self._with_output(event.response))
         except Upstream as problem:
             return build.fail(problem)  # `response.failed`
         events = build.start(reply.id, reply.model)
+        if not reply.id or not reply.model:
+            reply_id, model = reply.id or build.id, reply.model or build.model
+            message = msgspec.structs.replace(reply.message, id=reply_id)
+            reply = msgspec.structs.replace(reply, id=reply_id, model=model, message=message)
         for index in sorted(build.open):
             events += build.end(index)
         if not reply.message.parts:
-            # Some servers do not repeat the parts at the end.
             parts = build.reply().message.parts
             message = msgspec.structs.replace(reply.message, parts=parts)
             calls = reply.stop_reason == "end" and any(isinstance(part, ToolCall) for part in parts)
@@ -211,6 +221,13 @@ class StreamReader:
         events += build.update_usage(reply.usage)
         build.ended = True
         return [*events, ReplyEnd(reply)]
+
+    def _with_output(self, response: msgspec.Raw) -> bytes:
+        """The response of the last event. Some servers do not repeat the parts there."""
+        members = object_members(response, "stream.response", reply_error)
+        if not self._parts or members.get("output", NULL) != NULL:
+            return bytes(response)
+        return encode_members({**members, "output": msgspec.Raw(b"[]")})
 
     def _open(self, index: int, head: ItemHead) -> _OpenItem:
         item = self._items[index] = _OpenItem(index, head)
@@ -274,7 +291,7 @@ def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
         return Refusal(text)
     if kind == "text":
         return Text(text)
-    return Opaque(WIRE, head.type, msgspec.json.encode({"type": head.type}).decode())
+    return Opaque(WIRE, head.kind, msgspec.json.encode({"type": head.kind}).decode())
 
 
 def part_kind(part: Part) -> str:
@@ -286,6 +303,6 @@ def part_kind(part: Part) -> str:
 def _head_of(item: msgspec.Raw) -> ItemHead:
     try:
         head = msgspec.json.decode(item, type=ItemHead)
-        return msgspec.json.decode(item, type=CallHead) if head.type == "function_call" else head
+        return msgspec.json.decode(item, type=CallHead) if head.kind == "function_call" else head
     except DECODE_ERRORS as problem:
         raise Parse(f"an item: {problem}", path="stream") from None

@@ -226,13 +226,18 @@ class ResponsesUsage(msgspec.Struct, frozen=True):
 
 
 class ResponseHead(msgspec.Struct, frozen=True):
-    id: str = ""
-    model: str = ""
+    id: str | None = None
+    model: str | None = None
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    type: str = ""
+    type: str | None = None
     id: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Only messages may lack a type."""
+        return self.type or "message"
 
 
 class CallHead(ItemHead, frozen=True):
