@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -370,3 +371,18 @@ def test_prompts_are_kept_up_to_a_limit() -> None:
         relay.send("anthropic", place, body(place, prompt))
     assert 0 < judge.kept_bytes <= 100_000
     assert len(judge.calls) == 20
+
+
+def test_iterations_of_an_answer_are_part_of_its_cost() -> None:
+    """An advisor at the price of its own model."""
+    counts = {"input_tokens": 1000, "output_tokens": 500}
+    own = {"type": "message", **counts}
+    advice = {"type": "advisor_message", "model": "claude-opus-4-5", **counts}
+    place = Place("anthropic", "anthropic", "claude-sonnet-4-5")
+    costs = []
+    for iterations in ([own], [own, advice]):
+        usage = {**counts, "iterations": iterations}
+        answer = {"type": "message", "content": [{"type": "text", "text": "Hi."}], "usage": usage}
+        pieces = [Piece(0.1, json.dumps(answer).encode())]
+        costs.append(Relay().send("anthropic", place, body(place, spec()), pieces=pieces).cost_usd)
+    assert costs == [Decimal("0.0105"), Decimal("0.028")]

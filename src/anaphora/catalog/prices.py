@@ -1,4 +1,4 @@
-"""The price of a model, the cost of a call, and what caching saved of it, in exact decimals.
+"""The price of a model, and the cost of a call, in exact decimals.
 
     price = catalog.price("anthropic", "claude-opus-5-5", when=now)
     price.input, price.write["1h"], price.of(reply.usage)
@@ -13,6 +13,7 @@ from decimal import Context, Decimal
 
 import msgspec
 
+from anaphora.rendered import Plan
 from anaphora.values import Ttl, Usage
 
 #: Enough for every count times every price without rounding.
@@ -117,22 +118,13 @@ class Price(Rates, frozen=True, kw_only=True):
         return total.scaleb(-6, EXACT)
 
 
-def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative where more was
-    written than read."""
-    tokens = usage.input if usage is not None else None
-    if usage is None or price is None or tokens is None:
+def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
+    """The cost of a call. Where a provider does not report the TTL of its writes, the plan's is
+    used."""
+    if price is None:
         return None
-    rates = price.at(tokens)
-    if rates.input is None:
-        return None
-    parts = [(usage.read or 0, rates.read)]
-    for ttl, count in (usage.written or {}).items():
-        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
-    total = Decimal(0)
-    for count, rate in parts:
-        if count and rate is None:
-            return None
-        if count and rate is not None:
-            total += count * (rates.input - rate)
-    return total.scaleb(-6)
+    unsplit = None
+    if usage.written and "unsplit" in usage.written:
+        ttls = {mark.ttl for mark in plan.marks}
+        unsplit = ttls.pop() if len(ttls) == 1 else None
+    return price.of(usage, unsplit=unsplit, marked=bool(plan.marks))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
+from anaphora.catalog.prices import cost_of
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
 from .failures import reported
-from .prices import answering_model, cost_unknown, price_of_model, served_tier
+from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
 from .response import Attempt, BlockShare, Record, block_shares
 from .target import Target
 from .transport import HttpRequest
@@ -200,6 +202,10 @@ class InFlight:
                 if served != tier:  # a flexible or a priority call that ran as a standard one
                     price = self._price(served) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
+            if self.cost_usd is not None and usage.raw and '"iterations"' in usage.raw:
+                self.cost_usd += iterations_usd(
+                    usage, price, prepared.plan, partial(self._price, tier)
+                )
         except Exception as problem:
             self.failed("price_failed", problem)
             return None
@@ -215,25 +221,15 @@ class InFlight:
         price = self._price(service_tier(prepared))
         return None if price is None else price.of_output(usage)
 
-    def _price(self, tier: str) -> Price | None:
-        """Of the model that answered."""
-        target, reply = self.target, self.reply
-        if reply is None or reply.model == target.model:
+    def _price(self, tier: str, model: str = "") -> Price | None:
+        """Of the model that answered, or of another one that took part."""
+        target = self.target
+        answered = target.model if self.reply is None else self.reply.model
+        if (model or answered) == target.model:
             return target.price(self.sent_at, tier, batch=self.batch)
-        model = answering_model(target, reply.model)
+        if model in ("", answered):
+            model = answering_model(target, answered)
         return price_of_model(target, model, self.sent_at, tier, batch=self.batch)
-
-
-def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
-    """The cost of a call. Where a provider does not report the TTL of its writes, the plan's is
-    used."""
-    if price is None:
-        return None
-    unsplit = None
-    if usage.written and "unsplit" in usage.written:
-        ttls = {mark.ttl for mark in plan.marks}
-        unsplit = ttls.pop() if len(ttls) == 1 else None
-    return price.of(usage, unsplit=unsplit, marked=bool(plan.marks))
 
 
 def service_tier(prepared: PreparedRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from anaphora import catalog
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price, PriceRows
 from anaphora.catalog.price_data import PriceRow, TierRow
+from anaphora.catalog.prices import cost_of
 from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.rendered import Plan
 from anaphora.values import Notice, Reply, Ttl, Usage
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wording import counted
@@ -79,6 +82,39 @@ def served_tier(reply: Reply, asked: str) -> str:
         if tier and not (tier in STANDARD_TIERS and asked in STANDARD_TIERS):
             return tier
     return asked
+
+
+class _Iteration(msgspec.Struct):
+    model: str | None = None
+
+
+class _Iterations(msgspec.Struct):
+    iterations: list[msgspec.Raw] | None = None
+
+
+_decode_iteration = msgspec.json.Decoder(_Iteration).decode
+_decode_iterations = msgspec.json.Decoder(_Iterations).decode
+
+
+def iterations_usd(
+    usage: Usage, price: Price | None, plan: Plan, price_of: Callable[[str], Price | None]
+) -> Decimal:
+    """What Anthropic bills beyond the usage of a whole reply: compaction, advisors, and attempts of
+    models that declined, which are listed as its iterations. `price_of` gives a model's price."""
+    from anaphora.wire.anthropic.reply import read_usage
+
+    whole = cost_of(usage, price, plan)
+    if whole is None or usage.raw is None or '"iterations"' not in usage.raw:
+        return Decimal(0)
+    total = Decimal(0)
+    try:
+        for raw in _decode_iterations(usage.raw).iterations or ():
+            model = _decode_iteration(raw).model
+            own = price if model is None else price_of(model) or price
+            total += cost_of(read_usage(bytes(raw)), own, plan) or 0
+    except DECODE_ERRORS:
+        return Decimal(0)
+    return max(Decimal(0), total - whole)
 
 
 def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -32,8 +33,9 @@ from anaphora.cache import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price
+from anaphora.catalog.prices import cost_of
 from anaphora.catalog.pricing import PriceBook
-from anaphora.client.in_flight import cost_of
+from anaphora.client.prices import iterations_usd
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
 from anaphora.redactor import Redactor
@@ -231,6 +233,18 @@ class CallJudge:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
             if price is not None and judged.cost_usd is not None:
+                judged.cost_usd += iterations_usd(
+                    sent.usage,
+                    price,
+                    sent.marks,
+                    partial(
+                        self._prices.price,
+                        request.provider,
+                        at=sent.at,
+                        wire=request.wire,
+                        service_tier=request.service_tier,
+                    ),
+                )
                 judged.output_usd = price.of_output(sent.usage)
         if sent.usage is None or sent.usage.read is None:
             judged.predicted = (

@@ -41,8 +41,8 @@ from anaphora.cache import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import CacheRules, Price
+from anaphora.catalog.prices import cost_of
 from anaphora.client.failures import log
-from anaphora.client.in_flight import cost_of
 from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts

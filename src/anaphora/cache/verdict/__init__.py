@@ -15,11 +15,10 @@ from __future__ import annotations
 from anaphora.cache.prefix import comparable
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
-from anaphora.catalog.prices import saved_usd
 
 from .causes import preflight
 from .changes import find_change
-from .judgement import judge
+from .judgement import judge, saved_usd
 from .prediction import predict_after, predict_usage, predicted_usage
 from .values import (
     VOLATILE,

@@ -8,7 +8,6 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.catalog.prices import saved_usd
 from anaphora.values import Usage
 
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
@@ -76,3 +75,24 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
+
+
+def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
+    """What the input would have cost without a cache, less what it cost; negative where more was
+    written than read."""
+    tokens = usage.input if usage is not None else None
+    if usage is None or price is None or tokens is None:
+        return None
+    rates = price.at(tokens)
+    if rates.input is None:
+        return None
+    parts = [(usage.read or 0, rates.read)]
+    for ttl, count in (usage.written or {}).items():
+        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
+    total = Decimal(0)
+    for count, rate in parts:
+        if count and rate is None:
+            return None
+        if count and rate is not None:
+            total += count * (rates.input - rate)
+    return total.scaleb(-6)

@@ -4,32 +4,22 @@ names, which may be others than the request asked for."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 
 import msgspec
 
 from anaphora.catalog import Price
-from anaphora.client.in_flight import cost_of
 from anaphora.client.prices import answering_model, price_of_model, served_tier
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
-from anaphora.rendered import Plan
 from anaphora.values import Reply
-from anaphora.wire.anthropic.reply import read_usage
 from anaphora.wire.reading import DECODE_ERRORS
-
-
-class _Iteration(msgspec.Struct):
-    model: str | None = None
 
 
 class _ServedUsage(msgspec.Struct):
     speed: str | None = None
-    iterations: list[msgspec.Raw] | None = None
 
 
 _decode_usage = msgspec.json.Decoder(_ServedUsage).decode
-_decode_iteration = msgspec.json.Decoder(_Iteration).decode
 
 
 def billed_price(
@@ -45,42 +35,15 @@ def billed_price(
     return prices(tier) if found is None and served != tier else found
 
 
-def iterations_usd(
-    target: Target, reply: Reply, price: Price, plan: Plan, *, at: float, tier: str
-) -> Decimal:
-    """What Anthropic bills beyond the usage of the whole reply: compaction, advisors, and attempts
-    of models that declined, which are listed as iterations of it."""
-    listed = _served_usage(reply).iterations
-    whole = cost_of(reply.usage, price, plan) if listed else None
-    if not listed or whole is None:
-        return Decimal(0)
-    total = Decimal(0)
-    for raw in listed:
-        try:
-            model = _decode_iteration(raw).model
-            usage = read_usage(bytes(raw))
-        except DECODE_ERRORS:
-            return Decimal(0)
-        own = price
-        if model is not None and model != reply.model:
-            own = target.endpoint.target(model).price(at, tier) or price
-        total += cost_of(usage, own, plan) or 0
-    return max(Decimal(0), total - whole)
-
-
 def served_speed(reply: Reply) -> str | None:
     """The speed that Anthropic billed; None where it does not say."""
-    return _served_usage(reply).speed
-
-
-def _served_usage(reply: Reply) -> _ServedUsage:
     raw = reply.usage.raw
-    if raw is None or ('"speed"' not in raw and '"iterations"' not in raw):
-        return _ServedUsage()
+    if raw is None or '"speed"' not in raw:
+        return None
     try:
-        return _decode_usage(raw)
+        return _decode_usage(raw).speed
     except DECODE_ERRORS:
-        return _ServedUsage()
+        return None
 
 
 def billed_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:

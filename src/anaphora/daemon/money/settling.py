@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import Price, Profile
-from anaphora.client.in_flight import cost_of
+from anaphora.catalog.prices import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
 from anaphora.daemon.access.grants import NANO

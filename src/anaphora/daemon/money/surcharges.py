@@ -10,12 +10,13 @@ from typing import NamedTuple
 from anaphora.catalog import Price
 from anaphora.catalog.api_limits import price_multiple, server_tool_of
 from anaphora.client.in_flight import InFlight, service_tier
+from anaphora.client.prices import iterations_usd, price_of_model
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply
 
-from .billed_prices import billed_price, iterations_usd, served_speed
+from .billed_prices import billed_price, served_speed
 
 _ONE = Decimal(1)
 _CHAT_SEARCH = "web_search_options"
@@ -60,7 +61,12 @@ def rates_of(
     if facts is None or reply is None or price is None:
         return price, NO_SURCHARGE
     surcharge = surcharge_of(facts, target, reply)
-    more = iterations_usd(target, reply, price, plan, at=at, tier=tier)
+    more = iterations_usd(
+        reply.usage,
+        price,
+        plan,
+        lambda model: price if model == reply.model else price_of_model(target, model, at, tier),
+    )
     if surcharge is not None and more:
         surcharge = Surcharge(surcharge.factor, surcharge.usd + surcharge.factor * more)
     return price, surcharge
