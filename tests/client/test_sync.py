@@ -18,7 +18,8 @@ from support.emulated_client import AT_ONCE
 from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
-from anaphora.client.sync import Background, Client
+from anaphora.client.background import Background
+from anaphora.client.sync import Client
 from anaphora.client.transport.timer import SharedTimer
 from anaphora.values import Event, ReplyEnd, TextDelta
 

@@ -11,35 +11,26 @@ that is left early, cancel the call.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import queue
-import threading
 import weakref
 from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
     Callable,
     Generator,
     Iterable,
     Iterator,
     Mapping,
 )
-from concurrent.futures import Future, wait
-from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
 from anaphora.cache.plan import Advice
-from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import not_copyable, prompts_of, wrong_client
+from .background import Background
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content
@@ -55,7 +46,7 @@ from .options import (
     StateText,
     TurnOptions,
 )
-from .pending import Pending, call_site, waiting_site
+from .pending import Pending, call_site
 from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
 from .structured import Structured
@@ -509,196 +500,3 @@ class SyncSession:
         self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
     ) -> Compaction:
         return self._do(lambda: self._session.compact(budget, summary=summary, tokens=tokens))
-
-
-class Background:
-    """An event loop in a thread of its own. Any thread may use it, several at once."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._process = os.getpid()
-        self._closed = False
-        self._tasks: set[asyncio.Task[Any]] = set()
-        # A daemon, so that a script can end without closing its client.
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Calls `make` in the loop and returns the result of its awaitable. An interrupted wait,
-        such as by Ctrl-C, cancels the call, and is raised once that has ended."""
-        done, task = self._begin(make)
-        try:
-            return _result(done)
-        except BaseException:
-            self._end(done, task)
-            raise
-
-    async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
-        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
-        call, and is raised once that has ended."""
-        done, task = self._begin(make)
-        result = asyncio.wrap_future(done)
-        try:
-            return await asyncio.shield(result)
-        except asyncio.CancelledError:
-            self._loop.call_soon_threadsafe(lambda: task.result().cancel())
-            await asyncio.wait([result])
-            result.exception()  # it was retrieved
-            raise
-
-    def do(self, act: Callable[[], T]) -> T:
-        """The result of a short function that is called in the loop."""
-
-        async def once() -> T:
-            return act()
-
-        return self.call(once)
-
-    def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
-        """The items of an async iterator, one for each request. Left early, it is cancelled. One
-        task iterates over all of it, as its time limits require."""
-        items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
-        wanted = asyncio.Semaphore(0)
-
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    items.put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: items.put(None))
-        try:
-            while True:
-                self._loop.call_soon_threadsafe(wanted.release)
-                event = items.get()
-                if event is None:
-                    _result(done)
-                    return
-                yield event[0]
-        finally:
-            self._end(done, task)
-
-    async def iterate_from_loop(
-        self, make: Callable[[], AsyncIterator[T]]
-    ) -> AsyncGenerator[T, None]:
-        """As `iterate`, from another event loop, which is not blocked."""
-        loop = asyncio.get_running_loop()
-        items: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
-        wanted = asyncio.Semaphore(0)
-
-        def put(item: tuple[T] | None) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(items.put_nowait, item)
-
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: put(None))
-        try:
-            while True:
-                self._loop.call_soon_threadsafe(wanted.release)
-                event = await items.get()
-                if event is None:
-                    _result(done)
-                    return
-                yield event[0]
-        finally:
-            if not done.done():
-                self._loop.call_soon_threadsafe(lambda: task.result().cancel())
-                await asyncio.wait([ended := asyncio.wrap_future(done)])
-                ended.exception()  # it was retrieved
-
-    def close(self, last: Callable[[], Awaitable[None]]) -> None:
-        """Cancels all calls, awaits `last`, and ends the thread. May be called again."""
-        if self._closed or os.getpid() != self._process:
-            return  # after a fork, thread and connections are the parent's
-        if threading.current_thread() is self._thread:
-            # The garbage collector may run in this thread.
-            threading.Thread(target=self.close, args=(last,)).start()
-            return
-
-        async def finish() -> None:
-            others = [task for task in self._tasks if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await last()
-            await self._loop.shutdown_asyncgens()
-            await self._loop.shutdown_default_executor()
-
-        done, _ = self._begin(finish)
-        self._closed = True
-        try:
-            _result(done)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    def _begin(self, make: Callable[[], Awaitable[T]]) -> tuple[Future[T], Future[asyncio.Task[T]]]:
-        if threading.current_thread() is self._thread:
-            raise InvalidRequest(
-                "an async tool has to use the async client: this would never return"
-            )
-        if self._closed:
-            raise InvalidRequest("the client is closed")
-        if os.getpid() != self._process:
-            raise InvalidRequest(
-                "the client was made before this process was forked, and its thread and connections"
-                " are the parent's; make one in each process, for example in gunicorn's post_fork"
-                " or on Celery's worker_process_init",
-                path="client",
-            )
-        done: Future[T] = Future()
-        begun: Future[asyncio.Task[T]] = Future()
-
-        async def run() -> T:
-            return await make()
-
-        def begin() -> None:
-            task = self._loop.create_task(run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda task: _hand_over(task, done))
-            begun.set_result(task)
-
-        token = waiting_site.set(call_site())
-        try:
-            self._loop.call_soon_threadsafe(begin)  # in a copy of this context
-        finally:
-            waiting_site.reset(token)
-        return done, begun
-
-    def _end(self, done: Future[Any], begun: Future[asyncio.Task[Any]]) -> None:
-        """Cancels a call that has not ended, and waits until it has."""
-        if not done.done():
-            self._loop.call_soon_threadsafe(lambda: begun.result().cancel())
-            wait([done])
-
-
-def _hand_over(task: asyncio.Task[T], done: Future[T]) -> None:
-    if task.cancelled():
-        error = Transport("the call was cancelled: the client was closed", phase="send")
-        error.retryable = False
-        done.set_exception(error)
-    elif (problem := task.exception()) is not None:
-        done.set_exception(problem)
-    else:
-        done.set_result(task.result())
-
-
-def _result(done: Future[T]) -> T:
-    try:
-        return done.result()
-    finally:
-        # The error's traceback would keep this frame, and the frame the error.
-        del done
