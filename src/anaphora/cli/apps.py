@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from .common import CommandGroup, Time, print_json, report_problems
+from .common import CommandGroup, print_json, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
+from .parameters import Time
 from .terminal import Line, print_report, table
 
 DAY_HOURS = 24

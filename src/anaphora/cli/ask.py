@@ -35,7 +35,8 @@ from .ask_files import (
     models_of,
     split,
 )
-from .common import EXISTING_FILE, NumberRange, completions, read_bytes, read_stdin, require
+from .common import EXISTING_FILE, read_bytes, read_stdin, require
+from .parameters import NumberRange, completions
 from .terminal import print_report, table
 
 #: No provider accepts more in one request.

@@ -32,18 +32,9 @@ from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, New
 from anaphora.wording import counted
 
 from .audit_report import block_table, call_table, model_option, play, report_lines, ttl_option
-from .common import (
-    CHAIN,
-    INTEGRITY,
-    MISMATCH,
-    CommandGroup,
-    Time,
-    past_moment,
-    print_json,
-    report_problems,
-    stop,
-)
+from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, print_json, report_problems, stop
 from .html_file import html_option, write_html
+from .parameters import Time, past_moment
 from .terminal import Line, print_report, table
 
 T = TypeVar("T", bound=Callable[..., Any])

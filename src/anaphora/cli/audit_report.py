@@ -15,7 +15,7 @@ from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
-from .common import ModelName
+from .parameters import ModelName
 from .terminal import Line, Rows, print_report, table
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import click
 
-from .common import EXISTING_FILE, Time, print_json, read_text, require, selected
+from .common import EXISTING_FILE, print_json, read_text, require
+from .parameters import Time, selected
 
 
 @click.command()

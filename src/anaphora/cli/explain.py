@@ -25,7 +25,7 @@ from anaphora.analysis.sent_requests import (
     paired,
     read_request,
 )
-from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
 from anaphora.cache.verdict import Verdict
@@ -35,14 +35,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
-from .common import (
-    Time,
-    example_option,
-    files_or_example,
-    log_format_option,
-    report_problems,
-    request_options,
-)
+from .common import example_option, files_or_example, report_problems
 from .log_files import (
     LogFormat,
     detect,
@@ -53,6 +46,7 @@ from .log_files import (
     stop_for,
     unpriced_note,
 )
+from .parameters import Time, log_format_option, request_options
 from .terminal import RESULT_COLOURS, Line, detail_lines, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]

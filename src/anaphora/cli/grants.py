@@ -16,7 +16,6 @@ from .common import (
     FOUND,
     USAGE,
     CommandGroup,
-    WireName,
     print_json,
     read_bytes,
     read_text,
@@ -31,6 +30,7 @@ from .daemon_connection import (
     open_shared_home,
     shown_time,
 )
+from .parameters import WireName
 from .terminal import Line, print_report, table
 
 _FILE = click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)

@@ -36,7 +36,7 @@ from anaphora.analysis.sent_requests import (
     holds_request,
     read_request,
 )
-from anaphora.analysis.trace.format import LogLine, numbered
+from anaphora.analysis.trace.log_lines import LogLine, numbered
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
@@ -48,10 +48,10 @@ from .common import (
     files_or_example,
     read_bytes,
     report_problems,
-    request_options,
     stop,
 )
 from .log_files import stop_empty, unpriced_note
+from .parameters import request_options
 from .terminal import Line, print_report
 
 CONFIG = ".anaphora-lint.toml"

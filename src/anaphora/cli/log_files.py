@@ -13,17 +13,15 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import request_log, trace
-from anaphora.analysis.trace.format import (
+from anaphora.analysis.trace.format import models_of, stand_in, unsupported
+from anaphora.analysis.trace.log_lines import (
     FoundTrace,
     LogLine,
     Problem,
     ProblemKind,
     TraceEntry,
-    models_of,
     numbered,
     objects,
-    stand_in,
-    unsupported,
 )
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted

@@ -36,9 +36,6 @@ from .common import (
     FOUND,
     UNMET,
     USAGE,
-    NumberRange,
-    Time,
-    WireName,
     print_error_line,
     print_json,
     read_bytes,
@@ -47,6 +44,7 @@ from .common import (
     stop,
 )
 from .map_lines import LineDefaults, MapLine, read_lines
+from .parameters import NumberRange, Time, WireName
 from .terminal import one_line
 
 #: Problems that are printed before the rest becomes a number.

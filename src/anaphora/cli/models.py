@@ -13,7 +13,8 @@ from click.shell_completion import CompletionItem
 from anaphora import catalog, wire
 from anaphora.catalog import CacheRules, Figure, Price, Profile
 
-from .common import FOUND, ProviderName, WireName, completions, print_json, stop
+from .common import FOUND, print_json, stop
+from .parameters import ProviderName, WireName, completions
 from .terminal import print_report, table
 
 #: The columns behind the model's name; those of words are aligned to the left.

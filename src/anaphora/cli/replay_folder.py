@@ -19,8 +19,9 @@ from anaphora.replay.signing import IndexState, SigningKey, public_key, signer_o
 from anaphora.replay.store import FixtureStore, sign_folder
 from anaphora.wording import counted
 
-from .common import FOUND, MISMATCH, Time, print_json, report_problems, stop
+from .common import FOUND, MISMATCH, print_json, report_problems, stop
 from .main import INTEGRITY, QUARANTINED
+from .parameters import Time
 from .terminal import Line, Terminal, one_line, print_report, table, tracked
 
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))

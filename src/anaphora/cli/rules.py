@@ -18,7 +18,7 @@ from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 from anaphora.wording import counted
 
-from .common import CommandGroup, NumberRange, ProviderName, WireName, log_format_option
+from .common import CommandGroup
 from .log_files import (
     LogFormat,
     SkippedInput,
@@ -28,6 +28,7 @@ from .log_files import (
     stop_empty,
     stop_for,
 )
+from .parameters import NumberRange, ProviderName, WireName, log_format_option
 from .terminal import Line, print_report, problem_lines, table, tracked
 
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import FoundTrace, Problem
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.chances import (
     CallChance,
@@ -24,7 +24,7 @@ from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
 
-from .common import ModelName, ProviderName, log_format_option, report_problems
+from .common import report_problems
 from .log_files import (
     LogFormat,
     SkippedInput,
@@ -34,6 +34,7 @@ from .log_files import (
     stop_empty,
     stop_for,
 )
+from .parameters import ModelName, ProviderName, log_format_option
 from .simulate_output import draw, page_lines
 from .terminal import print_report, tracked
 

@@ -22,9 +22,9 @@ from anaphora.errors import Io
 from anaphora.wording import counted
 
 from .audit_report import cost, share
-from .common import past_moment
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
+from .parameters import past_moment
 from .terminal import Line, Terminal, print_lines, print_report, table
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from anaphora.errors import InvalidConfig
 from anaphora.wording import counted
 
 from .audit_report import cost
-from .common import FOUND, CommandGroup, Time, stop
+from .common import FOUND, CommandGroup, stop
 from .daemon_connection import home_option, json_option, open_home, store_address_of
+from .parameters import Time
 from .terminal import Line, print_report
 
 if TYPE_CHECKING:

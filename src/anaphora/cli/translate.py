@@ -19,12 +19,13 @@ from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .common import FOUND, WireName, print_json, read_bytes, report_problems, stop
+from .common import FOUND, print_json, read_bytes, report_problems, stop
+from .parameters import WireName
 from .terminal import YELLOW, Line, Terminal, for_stderr, print_report, table
 
 if TYPE_CHECKING:
     from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
-    from anaphora.analysis.trace.format import Problem
+    from anaphora.analysis.trace.log_lines import Problem
 
 
 @click.command()
