@@ -9,7 +9,8 @@ from typing import Any
 
 from anaphora.analysis import request_log, trace
 from anaphora.analysis.rules_check.billed_calls import billed_calls
-from anaphora.analysis.trace.format import FoundTrace, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import FoundTrace, numbered
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.verdicts import judge_traces
 

@@ -19,18 +19,8 @@ from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.analysis.trace import read_session
-from anaphora.analysis.trace.format import (
-    Breakpoint,
-    FoundTrace,
-    LogLine,
-    Problem,
-    Trace,
-    TraceCall,
-    TraceEntry,
-    TraceMessage,
-    TraceUsage,
-    seconds,
-)
+from anaphora.analysis.trace.format import Breakpoint, Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem, TraceEntry, seconds
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, Rendered
 from anaphora.rendered.media import Size

@@ -34,7 +34,8 @@ from anaphora.wire.reading import Members, known_text, object_members, request_e
 
 from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.format import LogLine, unsupported
+from .trace.format import unsupported
+from .trace.log_lines import LogLine
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")

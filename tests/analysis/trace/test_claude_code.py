@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from anaphora.analysis.trace import detect, read
-from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "session.jsonl"
 
@@ -213,8 +214,8 @@ def test_thinking_tokens_are_read(details: dict[str, int] | None, reasoning: int
 def test_branches_of_a_session_that_is_rewound_at_every_turn_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCH_MESSAGES", 100)
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCHES", 2)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCH_MESSAGES", 100)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCHES", 2)
     lines, parent = [], None
     for at in range(40):
         lines += [user(f"u{at}", parent, at), answer(f"a{at}", f"u{at}", at, f"m{at}")]

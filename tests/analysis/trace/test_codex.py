@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from anaphora.analysis.trace import detect, read
-from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 
 META = {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}}
 TURN = {"type": "turn_context", "payload": {"model": "gpt-5.5", "effort": "high"}}

@@ -9,7 +9,8 @@ import pytest
 from support.tables import each_row
 
 from anaphora.analysis.trace import detect, read
-from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 
 Json = dict[str, Any]
 
@@ -175,8 +176,8 @@ def test_invalid_counts_are_problems(tokens: Json, reason: str, whole: bool) -> 
 def test_branches_of_a_session_that_is_rewound_at_every_turn_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCH_MESSAGES", 100)
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCHES", 2)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCH_MESSAGES", 100)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCHES", 2)
     lines: list[Json] = []
     for at in range(40):
         lines += [user(f"u{at}", at), reply(f"x{at}", at), {"$rewindTo": f"x{at}"}]

@@ -10,7 +10,8 @@ import pytest
 from support.tables import each_row
 
 from anaphora.analysis.request_log import read, recognises
-from anaphora.analysis.trace.format import Problem, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import Problem, numbered
 from anaphora.analysis.trace.predict import Predictor
 
 Json = dict[str, Any]

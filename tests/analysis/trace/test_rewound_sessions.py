@@ -12,7 +12,8 @@ import pytest
 from support.python_calls import COMMANDS, python_calls
 
 from anaphora.analysis.trace import Format, read
-from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
 
 Json = dict[str, Any]
 
@@ -74,8 +75,8 @@ def test_the_messages_of_all_branches_are_in_proportion_to_the_file(name: Format
 def test_a_session_of_twice_the_length_costs_about_twice_as_much(
     monkeypatch: pytest.MonkeyPatch, name: Format, command: str
 ) -> None:
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCH_MESSAGES", 20)
-    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCHES", 4)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCH_MESSAGES", 20)
+    monkeypatch.setattr("anaphora.analysis.trace.log_lines._BRANCHES", 4)
     sessions = [branches(name, turns)[0] for turns in (1, 20, 40)]
     _, shorter, longer = [python_calls(partial(COMMANDS[command], traces)) for traces in sessions]
     assert longer < 2.4 * shorter

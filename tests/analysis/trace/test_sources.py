@@ -10,17 +10,8 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis.trace import detect
-from anaphora.analysis.trace.format import (
-    FoundTrace,
-    Problem,
-    TraceCall,
-    checked,
-    count,
-    numbered,
-    seconds,
-    stand_in,
-    unsupported,
-)
+from anaphora.analysis.trace.format import TraceCall, stand_in, unsupported
+from anaphora.analysis.trace.log_lines import FoundTrace, Problem, checked, count, numbered, seconds
 
 
 @each_row(

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from anaphora.errors import AnaphoraError, InvalidRequest
 
 from .claude_code import ClaudeCodeSession
-from .format import FoundTrace, LogLine, Problem, TraceEntry, checked, objects, read_line
+from .format import read_line
+from .log_lines import FoundTrace, LogLine, Problem, TraceEntry, checked, objects
 from .sessions import CodexSession, GeminiCliSession
 
 Format: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli"]

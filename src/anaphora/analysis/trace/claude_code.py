@@ -13,18 +13,8 @@ from typing import Any
 
 import msgspec
 
-from .format import (
-    BranchBudget,
-    FoundTrace,
-    Trace,
-    TraceCall,
-    TraceEntry,
-    TraceMessage,
-    TraceUsage,
-    count,
-    reported_count,
-    seconds,
-)
+from .format import Trace, TraceCall, TraceMessage, TraceUsage
+from .log_lines import BranchBudget, FoundTrace, TraceEntry, count, reported_count, seconds
 
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 

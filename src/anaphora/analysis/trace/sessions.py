@@ -22,19 +22,8 @@ import msgspec
 
 from anaphora.wording import counted
 
-from .format import (
-    BranchBudget,
-    FoundTrace,
-    Problem,
-    Trace,
-    TraceCall,
-    TraceEntry,
-    TraceMessage,
-    TraceUsage,
-    count,
-    reported_count,
-    seconds,
-)
+from .format import Trace, TraceCall, TraceMessage, TraceUsage
+from .log_lines import BranchBudget, FoundTrace, Problem, TraceEntry, count, reported_count, seconds
 
 # ── Codex ────────────────────────────────────────────────────────────────────────────────────────
 
