@@ -93,6 +93,8 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         line = None if mark is None else mark.line + 1
         if "'\\t'" in reason:
             reason = "a tab; YAML is indented with spaces"
+        elif reason == "but found another document":
+            reason = "a second document begins here"
         raise InvalidConfig(f"not YAML: {shown_text(reason)}", file=file, line=line) from None
     except yaml.reader.ReaderError as problem:
         line = text.count("\n", 0, problem.position) + 1

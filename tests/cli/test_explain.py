@@ -240,7 +240,7 @@ def test_short_conversation_is_not_a_miss(run: Run, tmp_path: Path) -> None:
     done = run("explain", file)
     assert (done.returncode, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
-    assert "Not cacheable: the prompt is below the minimum of 1,024 tokens" in text
+    assert "Not cached: the previous prompt was below the minimum of 1,024 tokens" in text
     assert "and the text was edited at character 3 of system[0].text" in text
     assert "2 calls: 0 hits, 0 partial, 0 missed, 1 first, 1 below the minimum" in text
     assert "not read" not in text

@@ -102,6 +102,33 @@ def test_check_finds_what_is_invalid(
     assert KEY not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "file, content, expected",
+    [
+        ("tokens.key", None, "tokens.key: restore it from a backup"),
+        ("tokens.key", "x", "tokens.key is damaged"),
+        ("store.sqlite", "not a database" * 100, "store.sqlite: cannot be opened"),
+    ],
+)
+def test_check_finds_what_serve_cannot_start_with(
+    home: Path, run: Run, file: str, content: str | None, expected: str
+) -> None:
+    (home / file).unlink(missing_ok=True)
+    if content is not None:
+        (home / file).write_text(content)
+        (home / file).chmod(0o600)
+    done = run("serve", "--home", str(home), "--check")
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "ok" not in done.stdout
+
+
+def test_check_of_an_empty_store(home: Path, run: Run) -> None:
+    (home / "store.sqlite").write_bytes(b"")
+    done = run("serve", "--home", str(home), "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_folder_that_is_no_home_is_named(tmp_path: Path, run: Run) -> None:
     done = run("serve", "--home", str(tmp_path))
     assert done.returncode == 2

@@ -7,6 +7,7 @@ import contextvars
 import dataclasses
 import datetime
 import enum
+import functools
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
@@ -97,6 +98,7 @@ UNSAYABLE = [
     (object(), "result: object has no JSON form"),
     ({"a": object()}, "result.a: object has no JSON form"),
     ({(1, 2): 3}, "object key (1, 2) is not a string"),
+    (functools.reduce(lambda inner, _: {"a": [inner]}, range(5000), {}), "result: is nested too"),
     ("\ud800", "result: lone surrogate"),
     ([Text("\ud800")], "result: lone surrogate"),
     (ToolResult("", "\ud800"), "result: lone surrogate"),

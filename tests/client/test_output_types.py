@@ -6,6 +6,7 @@ mypy checks the `assert_type` of this file like all others; at run time they do 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import enum
 import json
 from dataclasses import dataclass
@@ -67,6 +68,21 @@ class Pair(msgspec.Struct, array_like=True):
     two: str
 
 
+class Train(msgspec.Struct, tag=True):
+    leaves: datetime.datetime
+    later: tuple[Train, ...] = ()
+
+
+class Walk(msgspec.Struct, tag=True):
+    begins: Annotated[datetime.time, msgspec.Meta(description="in the morning")]
+
+
+class Trip(msgspec.Struct):
+    way: Train | Walk | datetime.datetime | None
+    stops: dict[str, list[tuple[str, datetime.time]]]
+    naive: Annotated[datetime.datetime, msgspec.Meta(tz=False)]
+
+
 #: A type, a value in JSON, and the value.
 OUTPUTS: list[tuple[Any, Any, Any]] = [
     (list[Plan], [{"city": "Rome", "days": 2}], [Plan("Rome", 2)]),
@@ -124,6 +140,28 @@ def test_a_value_is_wrapped_and_unwrapped(kind: Any, data: Any, value: Any) -> N
         form.parse(json.dumps(data))
     with pytest.raises(errors.Parse):
         form.parse("{}")
+
+
+def test_times_have_a_format() -> None:
+    """The model has to know it; msgspec names it only where a time zone is required."""
+    schema = json.loads(schema_of(output_of(Trip)))
+    train, walk = (schema["$defs"][name]["properties"] for name in ("Train", "Walk"))
+    assert train["leaves"] == {"type": "string", "format": "date-time"}
+    assert walk["begins"] == {"type": "string", "format": "time", "description": "in the morning"}
+    assert {"type": "string", "format": "date-time"} in schema["properties"]["way"]["anyOf"]
+    pair = schema["properties"]["stops"]["additionalProperties"]["items"]["items"]
+    assert {"type": "string", "format": "time"} in pair["anyOf"]
+    assert "format" not in schema["properties"]["naive"]
+
+
+def test_emulator_answers_with_times(emu: Emulator) -> None:
+    async def ask() -> None:
+        async with connected(emu) as emulated:
+            for name in MODELS:
+                leave = emulated.client.complete("When?", name, output=datetime.datetime)
+                assert isinstance((await leave).parsed, datetime.datetime)
+
+    asyncio.run(ask())
 
 
 def test_objects_are_not_wrapped() -> None:

@@ -79,7 +79,58 @@ def test_short_conversation_is_not_a_miss_in_the_journal(emu: Emulator) -> None:
         client.messages.create(**body("Be very brief.", "Hello", "Hi.", "More"))
     last = httpx.get(f"{emu.url}/_emulator/requests?last=1").json()["requests"][0]
     assert last["verdict"]["result"] == "not_cacheable"
-    assert last["verdict"]["sentence"].startswith("Not cacheable: the prompt is below the minimum")
+    sentence = "Not cached: the previous prompt was below the minimum"
+    assert last["verdict"]["sentence"].startswith(sentence)
+
+
+def test_long_turn_after_a_short_one_is_not_called_short(emu: Emulator) -> None:
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": "Hello"}]
+        client.responses.create(model="gpt-6.1-sol", input=messages)
+        messages += [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]
+        client.responses.create(model="gpt-6.1-sol", input=messages)
+    last, first = emu.requests()
+    assert last["written"]["30m"] > 1024
+    before = (
+        f"the previous prompt was below the minimum of 1,024 tokens (about {first['uncached']})"
+    )
+    assert last["verdict"]["sentence"] == f"Not cached: {before}."
+
+
+def test_explicit_mode_without_a_marker_caches_nothing(emu: Emulator) -> None:
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": LONG}]
+        explicit = {"prompt_cache_options": {"mode": "explicit"}}
+        client.responses.create(model="gpt-6.1-sol", input=messages, extra_body=explicit)
+        messages += [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "More?"}]
+        client.responses.create(model="gpt-6.1-sol", input=messages)
+    last, first = emu.requests()
+    assert (first["written"], last["read"]) == ({}, 0)
+    assert last["verdict"]["cause"] == "no_marker"
+    assert last["verdict"]["sentence"].startswith(
+        "Not cached: the previous call had no cache marker, and its explicit mode caches nothing"
+        f" without one. {first['uncached']:,} tokens could have been read: $"
+    )
+
+
+def test_slot_with_little_of_a_prompt_is_not_taken_by_another(emu: Emulator) -> None:
+    short = [{"role": "user", "content": "Hello"}]
+    long = [*short, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]
+    for messages in (short, long):
+        request = {"model": "llama3.2", "messages": messages, "stream": False}
+        httpx.post(f"{emu.url}/api/chat", json=request).raise_for_status()
+    sentence = emu.requests()[0]["verdict"]["sentence"]
+    assert "because a slot is reused where it holds more than 10% of the prompt" in sentence
+
+
+def test_reasoning_without_a_summary_streams_no_part_of_one(emu: Emulator) -> None:
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
+        stream = client.responses.create(model="gpt-6.1-sol", input="Hello", stream=True)
+        events = list(stream)
+    items = [event.item for event in events if event.type == "response.output_item.done"]
+    reasoning = [item for item in items if item.type == "reasoning"]
+    assert [item.summary for item in reasoning] == [[]]
+    assert not [event.type for event in events if "summary" in event.type]
 
 
 def test_continued_conversation_is_a_hit() -> None:

@@ -325,6 +325,15 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         inside a block keeps what is before it."""
         return self.automatic_breakpoint.value == "granules"
 
+    @property
+    def needs_marks(self) -> bool:
+        """Whether a request without markers, handles and the provider's own breakpoint caches
+        nothing."""
+        if self.mechanism.value == "both":
+            own = self.automatic_breakpoint.value in ("granules", "units")
+            return self.slots.value > 0 and not own
+        return self.mechanism.value == "explicit"
+
     def whole_granules(self, tokens: int) -> int:
         """How much of a prefix is cached: whole granules, and nothing below the minimum."""
         granule = self.granule_tokens.value

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65_535),
     help="Port to listen on, instead of that in llm.yaml; 0 for any free one.",
 )
-@click.option("--check", is_flag=True, help="Validate files, keys, grants and prices, and exit.")
+@click.option(
+    "--check", is_flag=True, help="Validate files, keys, grants, prices and the store, and exit."
+)
 @click.option(
     "--emulate",
     is_flag=True,

@@ -243,7 +243,10 @@ def _content(value: object) -> str | tuple[ResultPart, ...]:
     elif isinstance(value, list | tuple) and value and _are_parts(value):
         content = tuple(value)
     else:
-        return canonical.dumps(plain(value, path="result"), path="result").decode()
+        try:
+            return canonical.dumps(plain(value, path="result"), path="result").decode()
+        except RecursionError:
+            raise InvalidJson("is nested too deeply", path="result") from None
     _check(content)
     return content
 

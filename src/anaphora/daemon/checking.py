@@ -1,5 +1,5 @@
 """What `anaphora serve --check` looks at: files, keys, grants, certificate, and the prices of
-granted models. Nothing is sent and nothing is written."""
+granted models, the key of tokens and the store. Nothing is sent and nothing is written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from anaphora import catalog
+from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError
 
@@ -23,7 +24,7 @@ from .home import Home
 from .home.settings import Settings, SettingsFiles
 from .home.tls import ServerCertificate
 from .store.opening import store_address
-from .store.schema import connect_to_read
+from .store.schema import SCHEMA_VERSION, readable, version_of
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
@@ -49,6 +50,7 @@ def check_home(options: ServeOptions) -> HomeCheck:
     from .server import check_required, effective_config
 
     home = Home.open(options.home)
+    home.token_key()
     files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
     files.load()
     token_apps = _token_apps(home, files, options.clock())
@@ -72,19 +74,20 @@ def check_home(options: ServeOptions) -> HomeCheck:
 
 
 def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:
-    """Apps that have a valid token; all of them where a file cannot be read as it is. Raises where
-    PostgreSQL cannot be used; its grants are those in force."""
+    """Apps that have a valid token; all of them where the store has to be updated first. Raises
+    where the store cannot be used; the grants in PostgreSQL are those in force."""
     settings = files.current
     address = store_address(home, settings.daemon)
     if address is not None:
         return asyncio.run(_stored_apps(address, files, now))
     if not home.store.exists():
         return ()
-    try:
-        database = connect_to_read(home.store)
-    except AnaphoraError:
-        return settings.grants.apps
-    with contextlib.closing(database):
+    with (
+        readable(home.store),
+        contextlib.closing(connect_read_only(home.store, any_thread=True)) as database,
+    ):
+        if version_of(database, home.store) < SCHEMA_VERSION:
+            return settings.grants.apps
         rows = database.execute(_TOKEN_APPS.replace("$1", "?"), (now,))
         return {app for (app,) in rows}
 

@@ -30,7 +30,7 @@ _CAUSES = MappingProxyType(
         "expired": "the cache entry expired",
         "not_yet_visible": "the write of the previous call was not readable yet",
         "lookback_exceeded": "the last write is farther from a marker than the look-back",
-        "below_minimum": "the prompt is below the minimum",
+        "below_minimum": "the previous prompt was below the minimum",
         "no_marker": "there was no cache marker",
         "thinking_dropped": "the provider drops thinking at a user turn",
         "not_persisted": "the provider caches whole units only, and none ended there",

@@ -41,7 +41,7 @@ _RESULTS: Mapping[str, tuple[str, Tone]] = {
     "hit": ("Hit", "good"),
     "partial": ("Partial hit", "warn"),
     "miss": ("Miss", "bad"),
-    "not_cacheable": ("Not cacheable", ""),
+    "not_cacheable": ("Not cached", ""),
 }
 
 

@@ -18,6 +18,7 @@ from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidTool
 
 from .schema import StructArguments, subschemas, tool_schema
+from .times import add_time_formats
 
 _REFUSED_KINDS: dict[Any, str] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only; models name their arguments, drop `/`",
@@ -194,6 +195,8 @@ def _schema_of(
     hints = [parameter.annotation for parameter in parameters]
     try:
         schemas, components = msgspec.json.schema_components(hints, schema_hook=_model_schema)
+        for hint, schema in zip(hints, schemas, strict=True):
+            add_time_formats(hint, schema, components)
         _lift_definitions([*schemas, *components.values()], components)
     except KeyError as error:
         raise InvalidTool(f"two types are both called {error}; rename one", path=name) from None

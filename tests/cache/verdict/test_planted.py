@@ -409,7 +409,9 @@ def test_a_prompt_below_the_minimum_is_found(name: str) -> None:
     for later in ({"at": 1060.0}, {"at": 1000.5}, {"at": 9999.0}):
         found = verdict_of(place, one, two, earlier=nothing, later=later)
         assert (found.result, found.cause) == ("not_cacheable", "below_minimum")
-        assert found.sentence.startswith("Not cacheable: the prompt is below the minimum of ")
+        assert found.sentence.startswith(
+            "Not cached: the previous prompt was below the minimum of "
+        )
         assert (found.lost, found.broke, len(found.causes)) == (0, False, 1)
 
 

@@ -247,7 +247,7 @@ def test_a_short_conversation_is_not_a_miss(name: str, billed: bool, edited: boo
     for gap in (0.5, 60.0, 100_000.0):
         found = judge(sent(one, 0.0), sent(two, gap), rules)
         assert (found.result, found.cause) == ("not_cacheable", "below_minimum")
-        assert found.sentence.startswith("Not cacheable")
+        assert found.sentence.startswith("Not cached")
         assert "paid again" not in found.sentence
         assert (found.lost, found.broke) == (0, False)
         assert found.cost_usd == 0
@@ -315,7 +315,7 @@ def test_a_write_that_did_not_happen_is_not_awaited() -> None:
     nothing = Usage(uncached=Counts(one).total, read=0, written={}, output=1)
     found = verdict_of(place, one, two, earlier={"usage": nothing}, later={"at": 1000.5})
     assert (found.result, found.cause) == ("not_cacheable", "below_minimum")
-    assert "is probably below the minimum of 1,024 tokens: nothing was written" in found.sentence
+    assert "was probably below the minimum of 1,024 tokens: nothing was written" in found.sentence
 
 
 # ── A system message at the end ──────────────────────────────────────────────────────────────────

@@ -186,7 +186,7 @@ WRONG = [
     ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
     ("providers:\n  a:\n\t\twire: anthropic\n", 3, "not YAML: a tab; YAML is indented with spaces"),
     ("providers: *missing\n", 1, "not YAML: found undefined alias"),
-    ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: but found another document"),
+    ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: a second document begins here"),
     ("providers:\n  a: \0\n", 2, "not YAML: special characters"),
     ("providers: &a {<<: *a}\n", 1, "providers: a value that contains itself"),
 ]  # fmt: skip

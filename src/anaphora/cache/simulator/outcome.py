@@ -123,8 +123,12 @@ def predict_read(
     """From two simulated calls: the previous one, which was billed `usage`, and this."""
     kept = wrote.kept
     missed = bool(kept) and usage is not None and usage.read == 0
-    explicit = rules.mechanism.value == "explicit"
-    if not explicit and (not kept or (missed and not rules.slots.value)):
+    unmarked = any(span.reason == "no_marker" for span in wrote.spans)
+    if (
+        not unmarked
+        and rules.mechanism.value != "explicit"
+        and (not kept or (missed and not rules.slots.value))
+    ):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)

@@ -18,7 +18,7 @@ from .view import KeyOf, MadeCall, PromptView, SavedCache, salt_of
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.
-_SIMILARITY = 0.1
+SIMILARITY = 0.1
 #: A slot's prompt is kept in memory when the next one shares less than this part of it.
 _WORTH_KEEPING = 0.5
 #: Evicted prompts that are remembered.
@@ -90,7 +90,7 @@ class SlotCache:
 
     def _choose(self, prompt: PromptView, key_of: KeyOf, total: int) -> SlotChoice:
         slot, shared, reused = _most_shared(self._slots, prompt, key_of)
-        if reused <= _SIMILARITY * total:
+        if reused <= SIMILARITY * total:
             slot = min(range(len(self._slots)), key=lambda index: self._slots[index].used)
             oldest = self._slots[slot]
             shared = _shared_blocks(oldest.keys, prompt, key_of)

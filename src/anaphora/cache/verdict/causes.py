@@ -8,6 +8,7 @@ from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import Prediction
+from anaphora.cache.simulator.slots import SIMILARITY
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
@@ -295,10 +296,11 @@ def format_duration(seconds: float) -> str:
 
 def _no_marker(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
     plan = sent.marks
-    if rules.mechanism.value != "explicit" or plan.marks or plan.automatic or plan.held:
+    if not rules.needs_marks or plan.marks or plan.automatic or plan.held:
         return None
     mark = "marker" if rules.slots.value else "handle"
-    text = f"{call} had no cache {mark}, and this provider {verb} nothing without one"
+    owner = "this provider" if rules.mechanism.value == "explicit" else "its explicit mode"
+    text = f"{call} had no cache {mark}, and {owner} {verb} nothing without one"
     return Cause("no_marker", text)
 
 
@@ -320,10 +322,13 @@ def not_cached(
     least = max(rules.minimum_tokens.value, rules.granule_tokens.value)
     minimum = f"the minimum of {counted(least, 'token')}"
     if tokens < least:
-        return Cause("below_minimum", f"the prompt is below {minimum} (about {tokens:,})")
+        text = f"the previous prompt was below {minimum} (about {tokens:,})"
+        return Cause("below_minimum", text)
     error = TOKEN_ERROR if profile is None else profile.token_error.value
     if usage is None or tokens * (1 - error) < least:
-        text = f"the prompt of about {counted(tokens, 'token')} is probably below {minimum}"
+        text = (
+            f"the previous prompt of about {counted(tokens, 'token')} was probably below {minimum}"
+        )
         return Cause("below_minimum", f"{text}: nothing was written")
     text = "the previous call wrote nothing, although its markers and the rules allow it"
     return Cause("unexplained", text)
@@ -401,6 +406,9 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if any(span.reason == "not_persisted" for span in expected.outcome.spans):
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
+        if expected.left <= SIMILARITY * expected.outcome.total:
+            text = f"a slot is reused where it holds more than {SIMILARITY:.0%} of the prompt"
+            return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
     unknown = []
     if not (earlier.complete and later.complete):

@@ -268,10 +268,8 @@ def _outcome(verdict: Verdict) -> str:
             return f"Partial hit: {read:,} of {counted(left or 0, 'cached token')} read{predicted}"
         case "miss" if left:
             return f"Miss: none of {counted(left, 'cached token')} read{predicted}"
-        case "miss":
+        case "miss" | "not_cacheable":
             return f"Not cached{predicted}"
-        case "not_cacheable":
-            return f"Not cacheable{predicted}"
 
 
 def _reason(cause: Cause, change: Change | None) -> str:

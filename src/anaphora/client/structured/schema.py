@@ -35,6 +35,7 @@ from anaphora.tools.schema import (
     schema_validator,
     subschemas,
 )
+from anaphora.tools.times import add_time_formats
 from anaphora.values.codec import loads
 
 Decode = Callable[[str], Any]
@@ -205,6 +206,7 @@ def _types_in(kind: Any) -> Iterator[Any]:
 def _from_msgspec(kind: Any) -> SchemaSource:
     try:
         schema = msgspec.json.schema(kind)
+        add_time_formats(kind, schema, schema.get("$defs", {}))
         decoder = msgspec.json.Decoder(kind)
     except (TypeError, ValueError, KeyError, NameError) as error:
         reason = (str(error).splitlines() or [""])[-1]

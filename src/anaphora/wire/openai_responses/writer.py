@@ -308,6 +308,8 @@ class StreamWriter:
         beginning = self._begin_item(part)
         if beginning is None:
             return b""
+        if isinstance(part, Thinking) and not part.text:
+            return beginning + self._done(part)  # its summary has no part
         written = beginning + self._begin(kind)
         if held:
             written += self._delta(kind, "".join(held))
@@ -367,7 +369,7 @@ class StreamWriter:
         if isinstance(part, ToolCall):
             members = b',"name":%b,"arguments":%b' % (string(part.name), string(part.arguments))
             written = self._event("response.function_call_arguments.done", place + members)
-        elif isinstance(part, Thinking):
+        elif isinstance(part, Thinking) and part.text:
             text = place + b',"text":' + string(part.text)
             whole = place + b',"part":{"type":"summary_text","text":%b}' % string(part.text)
             written = self._event("response.reasoning_summary_text.done", text)

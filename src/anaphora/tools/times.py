@@ -1,0 +1,71 @@
+"""Formats of times in the JSON schemas of types.
+
+msgspec names none for a time that may have a time zone or not, and a model that is not told of a
+format writes any text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import inspect
+
+_Fields = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
+_Items = inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType
+
+
+def add_time_formats(kind: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Add the formats to the schema that msgspec made of a type, and to its definitions."""
+    _add(inspect.type_info(kind), schema, definitions, set())
+
+
+def _add(
+    info: inspect.Type, schema: dict[str, Any], definitions: dict[str, Any], seen: set[str]
+) -> None:
+    info = _bare(info)
+    if name := schema.get("$ref", "").removeprefix("#/$defs/"):
+        if name in seen or name not in definitions:  # that of a pydantic model has its own
+            return
+        seen.add(name)
+        schema = definitions[name]
+    for inner, field in _inner(info, schema):
+        _add(inner, field, definitions, seen)
+    if isinstance(info, inspect.DateTimeType) and info.tz is None:
+        schema.setdefault("format", "date-time")
+    elif isinstance(info, inspect.TimeType) and info.tz is None:
+        schema.setdefault("format", "time")
+
+
+def _bare(info: inspect.Type) -> inspect.Type:
+    return _bare(info.type) if isinstance(info, inspect.Metadata) else info
+
+
+def _inner(
+    info: inspect.Type, schema: dict[str, Any]
+) -> Iterable[tuple[inspect.Type, dict[str, Any]]]:
+    """The types inside of a type, each with its schema."""
+    if isinstance(info, _Fields | inspect.NamedTupleType):
+        if "prefixItems" in schema:  # without the tag, which may be the first
+            fields = schema["prefixItems"][-len(info.fields) :]
+            return zip((field.type for field in info.fields), fields, strict=True)
+        return [(field.type, schema["properties"][field.encode_name]) for field in info.fields]
+    if isinstance(info, _Items) and "items" in schema:
+        return [(info.item_type, schema["items"])]
+    if isinstance(info, inspect.TupleType):
+        return zip(info.item_types, schema.get("prefixItems", ()), strict=False)
+    if isinstance(info, inspect.DictType) and "additionalProperties" in schema:
+        return [(info.value_type, schema["additionalProperties"])]
+    return _branches(info, schema) if isinstance(info, inspect.UnionType) else ()
+
+
+def _branches(
+    info: inspect.UnionType, schema: dict[str, Any]
+) -> Iterable[tuple[inspect.Type, dict[str, Any]]]:
+    """The types of a union. msgspec writes structs last; several are a union of their own."""
+    branches = []
+    for branch in schema["anyOf"]:
+        branches += branch.get("anyOf", [branch])
+    types = [_bare(one) for one in info.types if not isinstance(one, inspect.NoneType)]
+    types.sort(key=lambda one: isinstance(one, inspect.StructType) and not one.array_like)
+    return zip(types, (one for one in branches if one != {"type": "null"}), strict=True)
