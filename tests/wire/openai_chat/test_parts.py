@@ -32,9 +32,9 @@ from anaphora.values import (
     from_json,
     to_json,
 )
+from anaphora.wire.openai_chat.messages import assistant_message, encode_part
 from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
-from anaphora.wire.openai_chat.render import assistant_message, encode_part
 from anaphora.wire.openai_chat.types import MARKABLE
 from anaphora.wire.reading import request_error
 

@@ -102,8 +102,8 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
+from .messages import close, glue
 from .params import PARAMS, read_params
-from .render import close, glue
 from .types import (
     IN_CONTENT,
     MARKABLE,

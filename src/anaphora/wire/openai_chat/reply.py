@@ -53,8 +53,8 @@ from anaphora.wire.replies import (
 )
 from anaphora.wire.sse import encode_event
 
+from .messages import reasoning_field, sort_parts, thinking_part
 from .parse import MessageReader
-from .render import reasoning_field, sort_parts, thinking_part
 from .types import (
     IN_CONTENT,
     MESSAGE_FIELDS,
