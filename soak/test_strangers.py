@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,3 +186,12 @@ def test_pydantic_ai_at_google_sends_a_header_twice(python: str) -> None:
     first, second = calls(python, "through_pydantic_ai.py", "google")
     assert first["read"] == 0
     assert second["read"] > 3000
+
+
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["llm", "aider"]])
+def test_environment_without_a_known_name_says_how_it_is_called(arguments: list[str]) -> None:
+    command = [sys.executable, str(HERE / "environment.py"), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.startswith("usage: ")
+    assert "langchain" in run.stderr

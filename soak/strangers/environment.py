@@ -97,6 +97,9 @@ def _names(pins: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    families = sorted(file.stem for file in (HERE / "requirements").glob("*.txt"))
+    if len(sys.argv) != 2 or sys.argv[1] not in families:
+        raise SystemExit(f"usage: python {sys.argv[0]} {'|'.join(families)}")
     try:
         print(programs(sys.argv[1]))
     except Unavailable as problem:

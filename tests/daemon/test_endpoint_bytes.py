@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.sdk import anthropic, gemini, ollama, openai_chat, openai_responses
 from support.sdk.case import SdkCase
@@ -82,8 +84,9 @@ def daemon(
     folder = tmp_path_factory.mktemp("daemon")
     with running_daemon(folder, upstream, extensions={"demo": GRANT}, llm=llm) as tested:
         running = tested.daemon
+        own = HandleRow(kind="file", id="", app="demo", provider="", created=time.time(), tokens=9)
         for kind, id, provider in OWN:
-            row = HandleRow(kind=kind, id=id, app="demo", provider=provider, created=0.0, tokens=9)
+            row = replace(own, kind=kind, id=id, provider=provider)
             added = running.services.store.add_handle(row)
             asyncio.run_coroutine_threadsafe(added, running._loop).result(10)
         yield tested

@@ -24,6 +24,7 @@ from support.emulated_client import LONG
 
 from anaphora import catalog, emulator
 from anaphora.cli.common import anaphora
+from anaphora.daemon.store import HandleRow
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -74,6 +75,8 @@ def test_responses(clients: dict[str, dict[str, Any]], emu: Emulator) -> None:
     first = one.responses.create(model="gpt-5.2", input="Hello?", store=True, extra_headers=at)
     assert one.responses.retrieve(first.id).output_text == first.output_text
     assert one.responses.input_items.list(first.id).data
+    page = one.responses.input_items.list(first.id, limit=1, order="asc")
+    assert [item.content[0].text for item in page.data] == ["Hello?"]
     second = one.responses.create(
         model="gpt-5.2", input="And?", previous_response_id=first.id, store=True
     )
@@ -94,6 +97,27 @@ def test_responses(clients: dict[str, dict[str, Any]], emu: Emulator) -> None:
     one.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         one.responses.retrieve(first.id)
+
+
+def test_responses_are_forgotten_after_30_days(emu: Emulator, tmp_path: Path) -> None:
+    """As OpenAI deletes them. The next call that stores something removes them."""
+    with (
+        running_daemon(tmp_path, emu, extensions={"one": OPEN}) as daemon,
+        daemon.client("one", headers=AT_OPENAI | daemon.headers("one")) as http,
+    ):
+        store, loop = daemon.daemon.services.store, daemon.daemon._loop
+        for id, days in (("resp_old", 31), ("resp_new", 29)):
+            created = time.time() - days * 86_400
+            row = HandleRow(kind="response", id=id, app="one", provider="openai", created=created)
+            asyncio.run_coroutine_threadsafe(store.add_handle(row), loop).result(10)
+        body = {"model": "gpt-5.2", "input": "Hello?", "store": True}
+        id = http.post("/v1/responses", json=body).json()["id"]
+        rows = asyncio.run_coroutine_threadsafe(store.handles("response", "one"), loop).result(10)
+        assert [row.id for row in rows] == ["resp_new", id]
+        assert http.get(f"/v1/responses/{id}").status_code == 200
+        before = len(emu.requests())
+        assert http.get("/v1/responses/resp_old").status_code == 404
+        assert len(emu.requests()) == before  # no app's: it is not even asked for
 
 
 def test_stored_responses_do_not_tell_what_other_apps_cached(

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.event_loops import in_event_loop
 from support.ledgers import (
     DAY,
@@ -26,8 +27,9 @@ from support.ledgers import (
     version_1,
 )
 
+from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import HandleRow, SpendRow, TokenRow, tables
+from anaphora.daemon.store import HandleKind, HandleRow, SpendRow, TokenRow, tables
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
@@ -131,6 +133,23 @@ async def test_own_handles_are_found_by_their_ids(
         await store.remove_old_handles("item", 69.0)
         assert list(await store.own_handles("item", ids, "shop")) == ["msg_69"]
         assert len(await store.own_handles("item", ids, "other")) == 2
+
+
+@in_event_loop
+async def test_what_calls_left_behind_is_forgotten_after_30_days(place: StorePlace) -> None:
+    """What an app has to delete itself stays."""
+    row = HandleRow(kind="file", id="file_1", app="shop", provider="p", created=DAY)
+    kinds: tuple[HandleKind, ...] = ("response", "item", "container")
+    async with opened(place) as ledger:
+        store, kept = ledger.store, KeptObjects(ledger.store)
+        await store.add_handle(row)
+        for age in range(3):
+            now = replace(row, created=DAY * (2 + 20.0 * age))
+            await kept.add(now, [(kind, f"{kind}_{age}", 7) for kind in kinds])
+        for kind in kinds:
+            ids = [one.id for one in await store.handles(kind, "shop")]
+            assert ids == [f"{kind}_1", f"{kind}_2"]
+        assert len(await store.handles("file", "shop")) == 1
 
 
 @in_event_loop

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.store import HandleRow
@@ -73,19 +72,6 @@ def test_items_count_by_their_size(tmp_path: Path) -> None:
             await history.tokens(APP, request(input=[{"id": "msg_100"}, *names]))
         with pytest.raises(NotFound):
             await history.tokens("other", request(conversation=None, input=names))
-
-    with_history(tmp_path, test)
-
-
-def test_items_are_forgotten_after_30_days(tmp_path: Path) -> None:
-    async def test(_: StoredHistory, store: SqliteStore) -> None:
-        kept, day = KeptObjects(store), 86_400
-        for age, id in enumerate(("msg_1", "msg_2", "msg_3")):
-            row = replace(CONVERSATION, created=day * (2 + 20.0 * age))
-            await kept.add(row, [("item", id, 7), ("response", f"resp_{age}", 7)])
-        ids = ["msg_1", "msg_2", "msg_3"]
-        assert list(await store.own_handles("item", ids, APP)) == ["msg_2", "msg_3"]
-        assert len(await store.handles("response", APP)) == 3
 
     with_history(tmp_path, test)
 

@@ -234,6 +234,27 @@ def test_response_continues_a_stored_one(client: openai.OpenAI) -> None:
     assert len(items) == 2 + len(first.output)
 
 
+def test_input_items_are_listed_by_pages(client: openai.OpenAI) -> None:
+    """The latest first; the SDK fetches page after page."""
+    asked: Any = [{"role": "user", "content": f"Question {number}"} for number in range(25)]
+    id = client.responses.create(model=MODEL, input=asked).id
+    texts = [f"Question {number}" for number in range(25)]
+
+    def of(items: Any) -> list[str]:
+        return [item.content[0].text for item in items]
+
+    first: Any = client.responses.input_items.list(id)
+    assert (of(first.data), first.has_more) == (texts[:4:-1], True)
+    assert (first.first_id, first.last_id) == (first.data[0].id, first.data[-1].id)
+    assert of(first) == texts[::-1]
+    assert of(client.responses.input_items.list(id, limit=7, order="asc")) == texts
+    after = client.responses.input_items.list(id, limit=100, after=first.data[3].id)
+    assert (of(after.data), after.has_more) == (texts[20::-1], False)
+    for limit in (0, 101):
+        with pytest.raises(openai.BadRequestError, match="Invalid 'limit'"):
+            client.responses.input_items.list(id, limit=limit)
+
+
 def test_item_references_stand_for_items_of_stored_responses(client: openai.OpenAI) -> None:
     asked: Any = {"role": "user", "content": LONG}
     first = client.responses.create(model=MODEL, input=[asked])

@@ -20,16 +20,18 @@ Kept: TypeAlias = tuple[HandleKind, str, int | None]
 """Kind, id, and the tokens that a request is billed for when it refers to it."""
 
 
-#: OpenAI keeps responses for 30 days.
-_ITEM_SECONDS = 30 * 86_400.0
-#: Seconds between two removals of items that are older.
+#: What calls leave behind, and no app deletes.
+_FORGOTTEN: tuple[HandleKind, ...] = ("response", "item", "container")
+#: OpenAI keeps responses for 30 days, Anthropic containers.
+_SECONDS = 30 * 86_400.0
+#: Seconds between two removals of older ones.
 _REMOVAL_SECONDS = 60.0
 #: Of one response; the ids of further ones are not known later.
 _MOST_ITEMS = 256
 
 
 class KeptObjects:
-    """Notes whose the objects are that a provider keeps. Items of responses are forgotten when the
+    """Notes whose the objects are that a provider keeps of a call. They are forgotten when the
     provider has deleted them."""
 
     def __init__(self, store: Store) -> None:
@@ -45,12 +47,12 @@ class KeptObjects:
             for kind, id, tokens in kept
         ]
         await asyncio.gather(*map(self._store.add_handle, rows))  # in one transaction
-        if not any(each.kind == "item" for each in rows):
+        if not rows or row.created - self._removed <= _REMOVAL_SECONDS:
             return
-        if row.created - self._removed > _REMOVAL_SECONDS:
-            self._removed = row.created
-            with contextlib.suppress(AnaphoraError):
-                await self._store.remove_old_handles("item", row.created - _ITEM_SECONDS)
+        self._removed = row.created
+        with contextlib.suppress(AnaphoraError):
+            for kind in _FORGOTTEN:
+                await self._store.remove_old_handles(kind, row.created - _SECONDS)
 
 
 class _Item(msgspec.Struct):

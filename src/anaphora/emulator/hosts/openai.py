@@ -248,7 +248,7 @@ class OpenAIResponsesHost(OpenAIHost):
         workspace, name = request.workspace, request.route.name
         stored = self._stored.get(workspace, name)
         if request.route.operation == "stored_items":
-            return stored.list_items()
+            return stored.list_items(request.query)
         if request.method == "DELETE":
             self._stored.delete(workspace, name)
             return dumps({"id": name, "object": "response", "deleted": True})

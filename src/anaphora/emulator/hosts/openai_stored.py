@@ -14,7 +14,6 @@ from anaphora.emulator.exchange import (
     SSE,
     EmulatorResponse,
     ResponseChunk,
-    decode_object,
     decode_value,
     json_response,
     whole_number,
@@ -89,7 +88,8 @@ class StoredCompletions:
         stored = self._stored.get(request.workspace, name)
         if request.route.operation == "stored_items":
             messages = enumerate(decode_value(stored.messages, "messages"))
-            return _page(request, [{"id": f"{name}-{at}", **message} for at, message in messages])
+            listed = [{"id": f"{name}-{at}", **message} for at, message in messages]
+            return _page(request.query, listed)
         if request.method == "DELETE":
             self._stored.delete(request.workspace, name)
             return dumps({"object": "chat.completion.deleted", "id": name, "deleted": True})
@@ -113,13 +113,14 @@ class StoredCompletions:
             labelled = all(own.get(name) == value for name, value in labels.items())
             if labelled and model in (None, fields["model"]):
                 found.append(fields)
-        return _page(request, found)
+        return _page(query, found)
 
 
-def _page(request: RoutedRequest, items: list[dict[str, Any]]) -> bytes:
-    if request.query.get("order") == "desc":
+def _page(query: Mapping[str, str], items: list[dict[str, Any]], order: str = "asc") -> bytes:
+    """Of a list that is in order of time; `order` counts where the query has none."""
+    if query.get("order", order) == "desc":
         items = items[::-1]
-    page, ends = page_of(items, [item["id"] for item in items], request.query, _PAGES)
+    page, ends = page_of(items, [item["id"] for item in items], query, _PAGES)
     return msgspec.json.encode({"object": "list", "data": page, **ends})
 
 
@@ -184,12 +185,20 @@ class StoredResponse(msgspec.Struct):
         extras = self.reply.extras or {}
         return _RESPONSE_BYTES + sum(map(len, self.items)) + sum(map(len, extras.values()))
 
-    def list_items(self) -> bytes:
-        """The input items, the latest first."""
-        items = enumerate(map(decode_object, self.items))
-        data: list[dict[str, Any]] = [{"id": f"item_{at}", **item} for at, item in items][::-1]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
-        return msgspec.json.encode({"object": "list", "data": data, **ends, "has_more": False})
+    def list_items(self, query: Mapping[str, str]) -> bytes:
+        """A page of the input items, the latest first."""
+        items = [_listed(at, decode_value(item, "input")) for at, item in enumerate(self.items)]
+        return _page(query, items, "desc")
+
+
+def _listed(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    """An item of a list; a message has its type there, and a list of parts."""
+    if "role" in item:
+        item = {"type": "message", **item}
+        if isinstance(item.get("content"), str):
+            kind = "output_text" if item["role"] == "assistant" else "input_text"
+            item["content"] = [{"type": kind, "text": item["content"]}]
+    return item if item.get("id") else {**item, "id": f"item_{index}"}
 
 
 # ── Files and batches ────────────────────────────────────────────────────────────────────────────
