@@ -253,12 +253,11 @@ class Attempts(AttemptFailures):
         return answer
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
-        now = self._flight.first_at = time.time()
-        self._flight.headers = answer.headers
+        flight = self._flight
+        now = flight.first_at = time.time()
+        headers = flight.headers = answer.headers
         self._admitted, self._digest = admission, blake3()
-        self._flight.guarded(
-            "limits_failed", None, admission.update, answer.status, answer.headers, now
-        )
+        flight.guarded("limits_failed", None, admission.update, answer.status, headers, now)
         if answer.status < 300:
             self._caller.response_began()
 
@@ -267,8 +266,10 @@ class Attempts(AttemptFailures):
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
         headers, endpoint = flight.headers, flight.target.endpoint
-        named = [name for name in REQUEST_IDS if name in headers]
-        flight.request_id = endpoint.redactor(headers[named[0]]) if named else None
+        for name in REQUEST_IDS:
+            if name in headers:
+                flight.request_id = endpoint.redactor(headers[name])
+                break
         now = monotonic()
         self._over(None, now, flight.request_id)
         breaker = endpoint.breaker

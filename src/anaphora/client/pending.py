@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import Any, TypeVar
 
+import msgspec
+
 from anaphora.errors import InvalidRequest
 
 from .consuming import ConsumedOnce
@@ -51,14 +53,11 @@ class Pending(ConsumedOnce[T]):
         warnings.warn_explicit(problem, RuntimeWarning, file, line)
 
 
-class CodeSite:
+class CodeSite(msgspec.Struct, frozen=True, eq=False):
     """A place in the application. Its line is looked up when it is needed."""
 
-    __slots__ = ("_at", "_code")
-
-    def __init__(self, code: CodeType, at: int) -> None:
-        self._code = code
-        self._at = at
+    _code: CodeType
+    _at: int
 
     @property
     def file(self) -> str:

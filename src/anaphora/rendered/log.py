@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
+import msgspec
 from blake3 import blake3
 
 from anaphora.values import CachePolicy, Notice, Ttl
@@ -25,20 +26,19 @@ NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 from the end: -1 is inside the closing brace, 0 after it, None where no marker is allowed."""
 
 
-class LogAppend:
+class LogAppend(msgspec.Struct, eq=False):
     """Chunks to append to a log at once, and the messages that they come from."""
 
-    def __init__(self, first_chunk: int = 0, first_message: int = 0) -> None:
-        """`first_chunk` and `first_message` are its position in the log."""
-        self.first_chunk = first_chunk
-        self.first_message = first_message
-        self.chunks: list[NewChunk] = []
-        self.message_ends: list[int] = []
-        self.ids: list[str] = []
-        self.opens: list[int] = []
-        self.roles: list[str] = []
-        self.notices: list[tuple[int, Notice]] = []
-        self.contextual = False
+    first_chunk: int = 0
+    first_message: int = 0
+    """With `first_chunk`, its position in the log."""
+    chunks: list[NewChunk] = []
+    message_ends: list[int] = []
+    ids: list[str] = []
+    opens: list[int] = []
+    roles: list[str] = []
+    notices: list[tuple[int, Notice]] = []
+    contextual: bool = False
 
     @property
     def message(self) -> int:

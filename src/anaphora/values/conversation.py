@@ -193,28 +193,25 @@ class Conversation(Sequence[Message]):
         return f"<Conversation of {counted(self._length, 'message')}>"
 
     def _extend(self, messages: Iterable[MessageLike]) -> None:
-        start = len(self._items)
-        try:
-            self._add(messages)
-        except BaseException:
-            del self._items[start:]
-            raise
-
-    def _add(self, messages: Iterable[MessageLike]) -> None:
         items, numbers = self._items, self._numbers
+        start = len(items)
         free, seen = numbers
-        for position, message in enumerate(messages, len(items)):
-            if not isinstance(message, Message):
-                message = reader(message, f"messages[{position}]")
-            if not message.id:
-                if seen < position:
-                    free, seen = _free_number(items, free, seen), position
-                free = position if position > free else free
-                message = message.__copy__()  # type: ignore[attr-defined]
-                force_setattr(message, "id", f"m{free}")
-                free += 1
-                seen += 1
-            items.append(message)
+        try:
+            for position, message in enumerate(messages, start):
+                if not isinstance(message, Message):
+                    message = reader(message, f"messages[{position}]")
+                if not message.id:
+                    if seen < position:
+                        free, seen = _free_number(items, free, seen), position
+                    free = position if position > free else free
+                    message = message.__copy__()  # type: ignore[attr-defined]
+                    force_setattr(message, "id", f"m{free}")
+                    free += 1
+                    seen += 1
+                items.append(message)
+        except BaseException:
+            del items[start:]
+            raise
         numbers[:] = free, seen
 
     def _view(self, length: int) -> Conversation:

@@ -23,17 +23,14 @@ MOST_WAITING, MOST_BYTES = 64, 16_000_000
 _DEPTH = 2
 
 
-class SentTurn:
+class SentTurn(msgspec.Struct, eq=False, weakref=True):
     """A call of a conversation. Its outcome is computed when it is first read, in any thread."""
 
-    __slots__ = ("__weakref__", "_calls", "_outcome", "reader", "waiting")
-
-    def __init__(self, outcome: Outcome | None, calls: DeferredCalls | None = None) -> None:
-        self._outcome: Outcome | Exception | None = outcome
-        self._calls = calls
-        self.waiting: _WaitingCall | None = None
-        self.reader: ref[Callable[[], object]] | None = None
-        """Reads the outcome once it is there, and needs the call no longer. Must not raise."""
+    _outcome: Outcome | Exception | None
+    _calls: DeferredCalls | None = None
+    waiting: _WaitingCall | None = None
+    reader: ref[Callable[[], object]] | None = None
+    """Reads the outcome once it is there, and needs the call no longer. Must not raise."""
 
     @property
     def outcome(self) -> Outcome:

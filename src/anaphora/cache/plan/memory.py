@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
@@ -63,7 +63,7 @@ class Gaps:
         self.lengths.append(gap)
         insort(self._sorted, gap)
         if len(self.lengths) > MOST_GAPS:
-            self._sorted.remove(self.lengths.pop(0))
+            del self._sorted[bisect_left(self._sorted, self.lengths.pop(0))]
 
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""

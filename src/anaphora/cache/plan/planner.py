@@ -150,7 +150,7 @@ class MarkerPlanner:
 
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
-        policies, tail, memory = candidates.policies, candidates.tail, self._memory
+        policies, tail = candidates.policies, candidates.tail
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
         wanted: dict[int, Ttl] = {}
         for position, requested in policies:
@@ -166,18 +166,10 @@ class MarkerPlanner:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
             history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
-        shared_ttl = history
-        same = None if beginning is None else memory.beginnings.get(beginning)
-        if same is not None and same.gaps.count:
-            best = memory.costs.best_ttl(same.gaps, at)
-            if best and (history is None or TTL_SECONDS[best] > TTL_SECONDS[history]):
-                shared_ttl = best
-
         # Policies say how tools and system blocks are cached; without one the planner decides.
-        own: list[tuple[int | None, Ttl | None]] = [
-            (candidates.prefix if policies else candidates.shared, shared_ttl),
-            (tail, history),
-        ]
+        shared = candidates.prefix if policies else candidates.shared
+        shared_ttl = None if shared is None else self._shared_ttl(beginning, history, at)
+        own: list[tuple[int | None, Ttl | None]] = [(shared, shared_ttl), (tail, history)]
         extra: list[tuple[int | None, Ttl | None]] = []
         if candidates.frozen is not None:
             own.append((candidates.frozen, history))
@@ -230,6 +222,8 @@ class MarkerPlanner:
         marks = [Mark(chunk, wanted[chunk]) for chunk in sorted(wanted)]
         if own:
             marks = sorted([*own[:slots], *marks], key=marking.hash_order)
+        if len({*wanted.values()}) < 2 and not own:
+            return marks
         seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
         if seconds == sorted(seconds, reverse=True) or not self._rules.longer_ttl_first.value:
             return marks
@@ -251,6 +245,15 @@ class MarkerPlanner:
             return best
         other = self._rules.ttls.value[-1] if best is None else None
         return best if costs[best] < _WORTH_A_CHANGE * costs[other] else other
+
+    def _shared_ttl(self, beginning: Hashable, history: Ttl | None, at: float) -> Ttl | None:
+        """The TTL of a marker where conversations part: not shorter than that of the history."""
+        same = self._memory.beginnings.get(beginning)
+        if same is None or not same.gaps.count:
+            return history
+        best = self._memory.costs.best_ttl(same.gaps, at)
+        longer = best and (history is None or TTL_SECONDS[best] > TTL_SECONDS[history])
+        return best if longer else history
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last call wrote, if that is before the tail and has not expired."""

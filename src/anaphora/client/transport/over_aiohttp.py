@@ -177,7 +177,8 @@ class HttpExchange:
     ) -> None:
         assert connection.protocol is not None
         self.written = False
-        self._connection: Connection | None = connection
+        self.connection: Connection | None = connection
+        """None once it is over."""
         self._protocol = connection.protocol
         self._active = connections.active
         self.request = request
@@ -209,9 +210,9 @@ class HttpExchange:
     def release(self) -> None:
         """Return the connection to the pool after the response was received to its end. Closes it
         if the response came before the request was written: the rest is not sent."""
-        connection = self._connection
+        connection = self.connection
         if connection is not None and self.written:
-            self._connection = None
+            self.connection = None
             self._set_active(None)
             connection.release()
         else:
@@ -220,10 +221,10 @@ class HttpExchange:
     def abort(self) -> None:
         """Close the connection at once; its own `close` would wait for the peer to read what is
         still to be written."""
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
-        self._connection = None
+        self.connection = None
         self._set_active(None)
         if self._writing is not None:
             self._writing.cancel()
@@ -330,16 +331,19 @@ class AiohttpResponse:
 
     async def close(self) -> None:
         content = self._content
+        if self._exchange.connection is None:
+            return  # it was read to its end
         if content.is_eof() and content.exception() is None:
             self._exchange.release()
         else:
             self._exchange.abort()
 
     def __del__(self) -> None:
-        try:
-            self._exchange.abort()
-        except RuntimeError:
-            pass  # the event loop is closed
+        if self._exchange.connection is not None:
+            try:
+                self._exchange.abort()
+            except RuntimeError:
+                pass  # the event loop is closed
 
     def expire(self) -> None:
         self._content.set_exception(TimeoutError())

@@ -279,10 +279,10 @@ def _extras(part: types.WirePart, unknown: Unknown | None) -> Extras | None:
     """The signature, a `thought` that does not belong to a text, and unknown members."""
     signature = part.thoughtSignature
     if unknown is None and part.thought is None:
-        if signature == NULL:
-            return None
         written = str(signature, "utf-8")
-        return FrozenExtras({WIRE: '{"thoughtSignature":' + written + "}"})
+        if written == "null":
+            return None
+        return FrozenExtras({WIRE: f'{{"thoughtSignature":{written}}}'})
     members: Members = {}
     if signature != NULL:
         members["thoughtSignature"] = signature
