@@ -127,6 +127,7 @@ def extend_log(
     The first `shared` messages are the last turn's: their chunks are kept, and only the rest is
     rendered.
     """
+    count = len(messages)
     shared = settled_count(messages, shared, 0 if last is None else len(last.source))
     if last is None or not shared:
         append = LogAppend()
@@ -135,12 +136,12 @@ def extend_log(
         return log, len(log)
     log = last.log
     end = log.message_ends[shared - 1]
-    if shared < len(messages):
+    if shared < count:
         role = log.role_of(end - 1) if end else None
         append = LogAppend(end, shared)
         add(append, messages[shared:], role)
         log = log.append(append)
-        end = log.message_ends[len(messages) - 1]
+        end = log.message_ends[count - 1]
     return log, end
 
 
@@ -196,9 +197,9 @@ def finish_rendering(
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
-    functions = _FUNCTIONS.issuperset(map(type, call.tools))
-    items = (*call.tools, *call.ir.system_field_blocks())
-    if not functions or any(map(_extras_of, items)):
+    tools, blocks = call.tools, call.ir.system_field_blocks()
+    functions = _FUNCTIONS.issuperset(map(type, tools))
+    if not functions or any(map(_extras_of, tools)) or any(map(_extras_of, blocks)):
         section_notices = foreign_sections(call, wire)
     return Rendered(
         wire=wire,
@@ -262,7 +263,9 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     for slices in sliced:
         pieces += slices
     if plan.automatic is not None:
-        pieces.append(_marker(rendered.request_markers, plan.automatic))
+        if plan.automatic not in rendered.request_markers:
+            raise _unknown_ttl(rendered.request_markers, plan.automatic)
+        pieces.append(rendered.request_markers[plan.automatic])
     if plan.only_marks:
         if rendered.only_marks is None:
             raise InvalidRequest("this wire has no such option", path="plan.only_marks")
@@ -281,7 +284,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
     """Each run cut at its marks, with the markers in between; deferred tools where they stand."""
-    first, upcoming = 0, iter(marks)
+    first, upcoming, markers = 0, iter(marks), rendered.markers
     mark = next(upcoming, None)
     sliced: list[list[Piece]] = []
     for run in rendered.runs:
@@ -294,7 +297,9 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
                 splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-            pieces += (log, written, splice), _marker(rendered.markers, mark.ttl)
+            if mark.ttl not in markers:
+                raise _unknown_ttl(markers, mark.ttl)
+            pieces += (log, written, splice), markers[mark.ttl]
             written = splice
             mark = next(upcoming, None)
         pieces += (log, written, log.ends[run.count - 1]), run.close
@@ -305,8 +310,6 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
     return sliced
 
 
-def _marker(markers: Mapping[Ttl, bytes], ttl: Ttl) -> bytes:
-    if ttl not in markers:
-        known = " or ".join(markers) or "none"
-        raise InvalidRequest(f"this provider has no TTL of {ttl}; use {known}", path="plan.marks")
-    return markers[ttl]
+def _unknown_ttl(markers: Mapping[Ttl, bytes], ttl: Ttl) -> InvalidRequest:
+    known = " or ".join(markers) or "none"
+    return InvalidRequest(f"this provider has no TTL of {ttl}; use {known}", path="plan.marks")
