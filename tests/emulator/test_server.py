@@ -113,6 +113,16 @@ def test_explicit_mode_without_a_marker_caches_nothing(emu: Emulator) -> None:
     )
 
 
+def test_other_conversation_reads_no_breakpoint_behind_its_beginning(emu: Emulator) -> None:
+    """OpenAI's own breakpoint is on the last message, which the other one does not have."""
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
+        for text in ("Hello", "Good morning"):
+            client.responses.create(model="gpt-6.1-sol", instructions=LONG, input=text)
+    last, first = emu.requests()
+    assert (first["automatic"], last["read"]) == ("30m", 0)
+    assert last["verdict"]["sentence"] == "First call: nothing cached yet."
+
+
 def test_slot_with_little_of_a_prompt_is_not_taken_by_another(emu: Emulator) -> None:
     short = [{"role": "user", "content": "Hello"}]
     long = [*short, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]

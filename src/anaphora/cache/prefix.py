@@ -65,9 +65,9 @@ def comparable(
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
     """Whether the beginning of another conversation can have been cached for this prompt too."""
-    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    marked = rules.needs_marks and rules.slots.value > 0
     tokens = Counts(beginning.rendered).tokens(cached_chunks(beginning))
-    if tokens < rules.minimum_tokens.value or (explicit and not beginning.marks.marks):
+    if tokens < rules.minimum_tokens.value or (marked and not beginning.marks.marks):
         return False
     was, now = (dict(each.envelope.cache_params) for each in (beginning.rendered, later))
     changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
