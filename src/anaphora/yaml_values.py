@@ -39,6 +39,17 @@ _WIDEST = 1023
 #: No configuration has as many, but a few lines of aliases may stand for more.
 _MOST_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
+#: Parts of PyYAML's messages, and what is said instead.
+_REASONS = {
+    "'\\t'": "a tab; YAML is indented with spaces",
+    "found another document": "a second document begins here",
+    "<stream end>": "the file ends inside of a list, a mapping or a quoted text",
+    "unexpected end of stream": "the file ends inside of a quoted text",
+    "expected <block end>": "the indentation does not fit the lines above",
+    "mapping values are not allowed here": "a colon in a value; quote the value, or check the"
+    " indentation",
+    "could not find expected ':'": "a key without a colon",
+}
 _KINDS = {
     "str": "a text",
     "int": "a number",
@@ -91,10 +102,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         mark = problem.problem_mark or problem.context_mark
         reason = problem.problem or problem.context or "cannot be read"
         line = None if mark is None else mark.line + 1
-        if "'\\t'" in reason:
-            reason = "a tab; YAML is indented with spaces"
-        elif reason == "but found another document":
-            reason = "a second document begins here"
+        reason = next((words for part, words in _REASONS.items() if part in reason), reason)
         raise InvalidConfig(f"not YAML: {shown_text(reason)}", file=file, line=line) from None
     except yaml.reader.ReaderError as problem:
         line = text.count("\n", 0, problem.position) + 1

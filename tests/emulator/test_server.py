@@ -83,56 +83,6 @@ def test_short_conversation_is_not_a_miss_in_the_journal(emu: Emulator) -> None:
     assert last["verdict"]["sentence"].startswith(sentence)
 
 
-def test_long_turn_after_a_short_one_is_not_called_short(emu: Emulator) -> None:
-    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
-        messages: list[Any] = [{"role": "user", "content": "Hello"}]
-        client.responses.create(model="gpt-6.1-sol", input=messages)
-        messages += [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]
-        client.responses.create(model="gpt-6.1-sol", input=messages)
-    last, first = emu.requests()
-    assert last["written"]["30m"] > 1024
-    before = (
-        f"the previous prompt was below the minimum of 1,024 tokens (about {first['uncached']})"
-    )
-    assert last["verdict"]["sentence"] == f"Not cached: {before}."
-
-
-def test_explicit_mode_without_a_marker_caches_nothing(emu: Emulator) -> None:
-    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
-        messages: list[Any] = [{"role": "user", "content": LONG}]
-        explicit = {"prompt_cache_options": {"mode": "explicit"}}
-        client.responses.create(model="gpt-6.1-sol", input=messages, extra_body=explicit)
-        messages += [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "More?"}]
-        client.responses.create(model="gpt-6.1-sol", input=messages)
-    last, first = emu.requests()
-    assert (first["written"], last["read"]) == ({}, 0)
-    assert last["verdict"]["cause"] == "no_marker"
-    assert last["verdict"]["sentence"].startswith(
-        "Not cached: the previous call had no cache marker, and its explicit mode caches nothing"
-        f" without one. {first['uncached']:,} tokens could have been read: $"
-    )
-
-
-def test_other_conversation_reads_no_breakpoint_behind_its_beginning(emu: Emulator) -> None:
-    """OpenAI's own breakpoint is on the last message, which the other one does not have."""
-    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
-        for text in ("Hello", "Good morning"):
-            client.responses.create(model="gpt-6.1-sol", instructions=LONG, input=text)
-    last, first = emu.requests()
-    assert (first["automatic"], last["read"]) == ("30m", 0)
-    assert last["verdict"]["sentence"] == "First call: nothing cached yet."
-
-
-def test_slot_with_little_of_a_prompt_is_not_taken_by_another(emu: Emulator) -> None:
-    short = [{"role": "user", "content": "Hello"}]
-    long = [*short, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": LONG}]
-    for messages in (short, long):
-        request = {"model": "llama3.2", "messages": messages, "stream": False}
-        httpx.post(f"{emu.url}/api/chat", json=request).raise_for_status()
-    sentence = emu.requests()[0]["verdict"]["sentence"]
-    assert "because a slot is reused where it holds more than 10% of the prompt" in sentence
-
-
 def test_reasoning_without_a_summary_streams_no_part_of_one(emu: Emulator) -> None:
     with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
         stream = client.responses.create(model="gpt-6.1-sol", input="Hello", stream=True)

@@ -30,6 +30,10 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return self.plan
         return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
 
+    @property
+    def is_marked(self) -> bool:
+        return bool(self.marks.marks) or self.marks.automatic is not None
+
 
 def cached_chunks(sent: SentCall) -> int:
     """How many leading chunks the provider may have cached: up to the last marker; everything

@@ -183,7 +183,12 @@ WRONG = [
     ("providers:\n  a:\n    key: {secret: 'a\\b'}\n", 3, "providers.a.key: secret is the plain name"),
     ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env is the name of an environment variable"),
     # no YAML
-    ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
+    ("providers: {a\n", 2, "not YAML: the file ends inside of a list, a mapping or a quoted text"),
+    ("providers: {a b: [}\n", 1, "not YAML: expected the node content, but found '}'"),
+    ("providers: 'a\n", 2, "not YAML: the file ends inside of a quoted text"),
+    ("providers:\n  a: {}\n b: {}\n", 3, "not YAML: the indentation does not fit the lines above"),
+    ("providers:\n  a: b: c\n", 2, "not YAML: a colon in a value; quote the value"),
+    ("providers:\n  a: {}\n  b\n  c: {}\n", 4, "not YAML: a key without a colon"),
     ("providers:\n  a:\n\t\twire: anthropic\n", 3, "not YAML: a tab; YAML is indented with spaces"),
     ("providers: *missing\n", 1, "not YAML: found undefined alias"),
     ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: a second document begins here"),

@@ -118,17 +118,18 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict_read(
-    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
+    wrote: Outcome,
+    usage: Usage | None,
+    outcome: Outcome,
+    rules: CacheRules,
+    *,
+    marked: bool = False,
 ) -> Prediction:
-    """From two simulated calls: the previous one, which was billed `usage`, and this."""
+    """From two simulated calls: the previous one, which was billed `usage` and may have had markers
+    of the provider's, and this."""
     kept = wrote.kept
     missed = bool(kept) and usage is not None and usage.read == 0
-    unmarked = any(span.reason == "no_marker" for span in wrote.spans)
-    if (
-        not unmarked
-        and rules.mechanism.value != "explicit"
-        and (not kept or (missed and not rules.slots.value))
-    ):
+    if not (rules.needs_marks or marked) and (not kept or missed):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)

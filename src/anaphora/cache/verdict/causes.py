@@ -83,8 +83,7 @@ def preflight(
             return tuple(notices)  # nothing was cached
     kept = first_difference(earlier, later, chunks) is None
     if change is not None and not kept:
-        marked = bool(before.marks.marks) or before.marks.automatic is not None
-        lost = tokens_behind(counts, chunks, change.offset, rules, marked=marked)
+        lost = tokens_behind(counts, chunks, change.offset, rules, marked=before.is_marked)
         notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)
@@ -178,10 +177,14 @@ def _parameters(
 ) -> list[tuple[Cause, Section]]:
     """Changed parameters that the cache depends on, and the first section each invalidates."""
     before, after = earlier.rendered.envelope.cache_params, later.rendered.envelope.cache_params
+    order, causes = rules.hash_order.value, list[tuple[Cause, Section]]()
+    if rules.unmarked_caching is not None and earlier.is_marked != later.is_marked:
+        was_marked, is_marked = ("had", "none") if earlier.is_marked else ("had no", "some")
+        text = f"the previous call {was_marked} cache markers and this one has {is_marked}"
+        causes.append((Cause("parameter_changed", f"{text}: their caches are separate"), order[0]))
     if before == after and earlier.route == later.route:
-        return []
-    order, was, now = rules.hash_order.value, dict(before), dict(after)
-    causes: list[tuple[Cause, Section]] = []
+        return causes
+    was, now = dict(before), dict(after)
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) == now.get(name):
             continue
@@ -368,7 +371,7 @@ def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
     is known."""
     plan = sent.marks
     chunks = {mark.chunk for mark in plan.marks}
-    if plan.automatic is not None and rules.automatic_breakpoint.value == "last_block":
+    if plan.automatic is not None:
         position = automatic_position(rules, RenderedPrompt(sent.rendered, plan))
         chunks |= set() if position is None else {position}
     return sorted(chunks)
@@ -410,6 +413,10 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
             text = f"a slot is reused where it holds more than {SIMILARITY:.0%} of the prompt"
             return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
+    unseen = not any(span.reason in ("found", "below_minimum") for span in expected.outcome.spans)
+    if rules.needs_marks and rules.slots.value and unseen:
+        text = "this call has no breakpoint from which the provider finds the previous one's write"
+        return Cause("lookback_exceeded", text)
     unknown = []
     if not (earlier.complete and later.complete):
         unknown.append("parts of the requests are not recorded")

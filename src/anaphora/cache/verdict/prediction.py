@@ -37,7 +37,7 @@ def predict(
         made = made_call(rules, start, began=earlier.began, reasoning=reasoning)
         pair = simulate_extension(rules, earlier, later, made, then, later.rendered.bills)
         if pair is not None:
-            return predict_read(pair[0], earlier.usage, pair[1], rules)
+            return predict_read(pair[0], earlier.usage, pair[1], rules, marked=earlier.is_marked)
     simulator = Simulator(rules)
     # The later prompt carries the bill of the earlier one.
     before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
@@ -46,7 +46,7 @@ def predict(
     else:
         wrote = simulator.predict(before, at=earlier.at or 0.0, scope=earlier.route)
         simulated = outcome
-    expected = predict_read(wrote, earlier.usage, simulated, rules)
+    expected = predict_read(wrote, earlier.usage, simulated, rules, marked=earlier.is_marked)
     predictor = simulator.slot_predictor()
     if predictor is not None and earlier.usage is not None:
         predictor.billed(earlier.rendered, wrote, earlier.usage)

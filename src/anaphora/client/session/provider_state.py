@@ -202,4 +202,4 @@ def predict_turn(
     """What a turn should read, by the previous one and its own simulated outcome."""
     if earlier is None or wrote is None:
         return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-    return predict_read(wrote.left, earlier.usage, outcome, rules)
+    return predict_read(wrote.left, earlier.usage, outcome, rules, marked=earlier.is_marked)
