@@ -342,7 +342,7 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
     figure, unit = rules.lookback_positions, rules.lookback_unit
     if figure is None or unit is None:
         return None
-    marks, next_marks = _marker_chunks(earlier, rules), _marker_chunks(later, rules)
+    marks, next_marks = _breakpoints(earlier, rules), _breakpoints(later, rules)
     if not marks or not next_marks:
         return None
     written = marks[-1]
@@ -367,8 +367,14 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
-    """The chunks that end a call's prefixes, the provider's own breakpoint included where its place
-    is known."""
+    """The chunks with a marker, the provider's own included where a request asks for it."""
+    if rules.automatic_breakpoint.value == "last_block":
+        return _breakpoints(sent, rules)
+    return sorted({mark.chunk for mark in sent.marks.marks})
+
+
+def _breakpoints(sent: SentCall, rules: CacheRules) -> list[int]:
+    """The chunks that end a call's prefixes, the provider's own breakpoint included."""
     plan = sent.marks
     chunks = {mark.chunk for mark in plan.marks}
     if plan.automatic is not None:
