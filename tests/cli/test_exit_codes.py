@@ -110,6 +110,19 @@ def test_nothing_readable_is_2(run: Any, folder: Path, command: str) -> None:
             failed(done, 2, "" if command.startswith("translate") else name)
 
 
+@pytest.mark.parametrize("command", [name for name in READERS if name != "config check"])
+def test_lone_surrogate_is_named(run: Any, tmp_path: Path, command: str) -> None:
+    r"""Also near the end of a file. `\\ud800` is six characters, and a pair is one."""
+    file = tmp_path / "request.json"
+    for text, byte in ((r"\ud800", 59), (r"\ud83d\ude00 \\ud800 \udE00 x", 80)):
+        start = '{"model":"gpt-5.2","messages":[{"role":"user","content":"a '
+        file.write_text(f'{start}{text}"}}]}}')
+        result = run(*command.split(), str(file))
+        code = text.split("u")[-1][:4].upper()
+        assert f"lone surrogate U+{code} at byte {byte} is not valid Unicode" in result.stderr
+        assert result.returncode == 2
+
+
 @pytest.mark.parametrize("command", READERS)
 def test_no_file_and_folder_without_logs_are_2(run: Any, folder: Path, command: str) -> None:
     for name in ("missing.json", "folder", "notes"):

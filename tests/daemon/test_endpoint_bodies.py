@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "invalid UTF-8": (b'{"a":"\xff"}', "not UTF-8"),
     "overlong UTF-8": (b'{"a":"\xc0\xaf"}', "not UTF-8"),
     "surrogate in UTF-8": (b'{"a":"\xed\xa0\x80"}', "not UTF-8"),
-    "lone surrogate": (b'{"a":"\\ud800"}', "not valid JSON"),
+    "lone surrogate": (b'{"a":"\\ud800"}', r"lone surrogate U\+D800 at byte 6"),
     "NaN": (b'{"a":NaN}', "not valid JSON"),
     "infinity": (b'{"a":-Infinity}', "not valid JSON"),
     "number out of range": (b'{"a":1e999}', "out of range"),

@@ -30,7 +30,7 @@ from anaphora.values import Reply
 from anaphora.wire import DetectedWire, Wire, detect_wire
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
-from anaphora.wire.reading import Members, known_text, object_members, request_error
+from anaphora.wire.reading import Members, decode_reason, known_text, object_members, request_error
 
 from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
@@ -103,7 +103,8 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
         fields = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         if is_json:
-            raise InvalidRequest(f"not JSON: {problem}", path=place) from None
+            reason = decode_reason(problem, data)
+            raise InvalidRequest(f"not JSON: {reason}", path=place) from None
         return False
     if isinstance(fields, dict) and trace.detect(fields) is not None:
         return False
@@ -185,7 +186,8 @@ def read_request(
     try:
         fields = _fields(line.data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidRequest(f"not a JSON object: {problem}", path=line.place) from None
+        reason = decode_reason(problem, line.data)
+        raise InvalidRequest(f"not a JSON object: {reason}", path=line.place) from None
     try:
         return _read(line, fields, defaults, chains)
     except InvalidRequest as problem:

@@ -33,6 +33,7 @@ from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
+from anaphora.wire.reading import decode_reason
 from anaphora.wording import counted
 
 from .common import example_option, files_or_example, report_problems
@@ -45,6 +46,7 @@ from .log_files import (
     stop_empty,
     stop_for,
     unpriced_note,
+    unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
 from .terminal import RESULT_COLOURS, Line, detail_lines, print_report
@@ -172,7 +174,7 @@ class _Explainer:
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
             elif lines:
                 reason = "neither a log, a session nor requests"
-                self.problems.append(Problem(str(file), reason))
+                self.problems.append(unrecognised(lines, Problem(str(file), reason)))
 
     def _in_order(self, lines: list[LogLine], gap: float | None) -> Iterator[_Pair]:
         before: SentRequest | None = None
@@ -211,7 +213,7 @@ class _Explainer:
             except InvalidRequest as problem:
                 self.problems.append(Problem(problem.path or line.place, problem.reason))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-                self.problems.append(Problem(line.place, str(problem)))
+                self.problems.append(Problem(line.place, decode_reason(problem, line.data)))
 
     def _noted(self, request: SentRequest) -> SentRequest:
         """Tells once how a wire was chosen that requests do not show."""

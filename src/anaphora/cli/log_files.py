@@ -197,6 +197,14 @@ def detect(
     return None
 
 
+def unrecognised(lines: list[LogLine], problem: Problem) -> Problem:
+    """Why a file has none of the formats: its only line may be an object that cannot be read."""
+    if len(lines) > 1 or not lines[0].data.lstrip().startswith(b"{"):
+        return problem
+    (found,) = objects(lines)
+    return found if isinstance(found, Problem) else problem
+
+
 def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     problems: list[Problem] = []
     lines = records_of(file, problems)
@@ -209,7 +217,8 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     elif format_ is not None:
         yield from trace.read(format_, iter(lines))  # a session a file, all of one account
     elif lines:
-        yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
+        reason = "neither a trace, a session nor a request log; pass --format"
+        yield unrecognised(lines, Problem(str(file), reason))
 
 
 def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntry]:

@@ -13,7 +13,7 @@ from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.wire import detect
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 #: Keywords of a call that a line cannot have: they are values of Python.
 _KEYWORDS = CALL_KEYWORDS - {"params", "cache", "output", "provider", "timeout"}
@@ -57,7 +57,7 @@ def _call(line: bytes, defaults: LineDefaults, found: dict[str, Any]) -> Call:
     try:
         value = msgspec.json.decode(line)
     except DECODE_ERRORS as problem:
-        raise InvalidRequest(f"not JSON: {problem}") from None
+        raise InvalidRequest(f"not JSON: {decode_reason(problem, line)}") from None
     if isinstance(value, str):
         value = {"prompt": value}
     if not isinstance(value, dict):

@@ -17,7 +17,7 @@ from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 from .common import FOUND, print_json, read_bytes, report_problems, stop
 from .parameters import WireName
@@ -156,7 +156,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
             try:
                 yield decode(line.data)
             except DECODE_ERRORS as problem:
-                yield f"{line.place}: {problem}"
+                yield f"{line.place}: {decode_reason(problem, line.data)}"
     yield from map(str, problems)
 
 

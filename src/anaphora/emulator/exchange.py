@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora.errors import InvalidRequest, RequestRejected
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.reading import DECODE_ERRORS, decode_reason
 
 if TYPE_CHECKING:
     from .journal import CallRecord
@@ -49,7 +49,8 @@ def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
     try:
         return _decode_object(body or b"{}")
     except DECODE_ERRORS as problem:
-        raise RequestRejected(f"the body is not a JSON object: {problem}", status=400) from None
+        reason = decode_reason(problem, body)
+        raise RequestRejected(f"the body is not a JSON object: {reason}", status=400) from None
 
 
 def decode_value(raw: bytes | msgspec.Raw, field: str) -> Any:

@@ -226,12 +226,12 @@ def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
 
     A plain request fits Anthropic, Chat Completions and Ollama: it is Anthropic's where the model
     is, and Chat's otherwise."""
-    from .reading import DECODE_ERRORS
+    from .reading import DECODE_ERRORS, decode_reason
 
     try:
         request = msgspec.json.decode(body)
     except DECODE_ERRORS as problem:
-        raise InvalidRequest(f"not JSON: {problem}") from None
+        raise InvalidRequest(f"not JSON: {decode_reason(problem, body)}") from None
     if not isinstance(request, dict):
         raise InvalidRequest("a request is a JSON object")
     for field, wire in (("input", "openai_responses"), ("contents", "gemini")):

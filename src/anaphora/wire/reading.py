@@ -32,6 +32,8 @@ from anaphora.errors import AnaphoraError, InvalidRequest, Parse
 from anaphora.values import Conversation, Extras, Message, Part, Role
 from anaphora.values.fields import FrozenExtras
 
+from .surrogates import lone_surrogate
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -70,11 +72,17 @@ def request_error(reason: str, path: str) -> InvalidRequest:
     return InvalidRequest(reason, path=path)
 
 
-def decode_reason(problem: Exception) -> str:
-    """Why bytes cannot be decoded, without quoting them."""
+def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
+    """Why `data` cannot be decoded, without quoting it. msgspec takes a lone surrogate near the end
+    for the end of what it was given."""
     if isinstance(problem, UnicodeDecodeError):
         return f"a value is not UTF-8 at its byte {problem.start}"
-    return "nested too deep" if isinstance(problem, RecursionError) else str(problem)
+    if isinstance(problem, RecursionError):
+        return "nested too deep"
+    reason = str(problem)
+    if any(word in reason for word in ("truncated", "surrogate", "hex escape")):
+        return lone_surrogate(bytes(data)) or reason
+    return reason
 
 
 def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -163,7 +171,7 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
     try:
         return decode_members(raw)
     except DECODE_ERRORS as problem:
-        raise fail(f"not a JSON object: {problem}", path) from None
+        raise fail(f"not a JSON object: {decode_reason(problem, raw)}", path) from None
 
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
@@ -315,7 +323,7 @@ class _Node:
         try:
             members = decode_members(raw)
         except DECODE_ERRORS as problem:
-            raise _Invalid(f"not a JSON object: {decode_reason(problem)}") from None
+            raise _Invalid(f"not a JSON object: {decode_reason(problem, raw)}") from None
         tag, field = self._default_tag, self._tag_field
         if field is not None and field in members:
             decode = decode_text if tag is None else decode_optional_text

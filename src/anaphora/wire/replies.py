@@ -6,8 +6,6 @@ sequences.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -249,39 +247,3 @@ def valid_count(tokens: int | None) -> int | None:
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
     """Written tokens by TTL, without empty entries."""
     return {ttl: tokens for ttl, tokens in written.items() if tokens > 0}
-
-
-# ── Lone surrogates ──────────────────────────────────────────────────────────────────────────────
-
-find_surrogate = re.compile(rb"\\u[dD]").search
-#: Every escape sequence of a JSON text; the group is a lone surrogate.
-_ESCAPES = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb"|\\.",
-    re.DOTALL,
-)
-
-
-def replace_lone_surrogates(data: bytes) -> bytes:
-    r"""JSON in which every lone surrogate, half of a `\ud83d\ude00`, is U+FFFD. Gateways written in
-    JavaScript send halves where they cut a text inside a character."""
-    if not find_surrogate(data):
-        return data
-    return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
-
-
-def replaces_lone_surrogates(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Decorates readers of whole replies: a body that cannot be read is read without them."""
-
-    @functools.wraps(read)
-    def reading(body: bytes) -> T:
-        try:
-            return read(body)
-        except Parse:
-            replaced = replace_lone_surrogates(body)
-            if replaced == body:
-                raise
-        return read(replaced)
-
-    return reading

@@ -79,7 +79,8 @@ def member_spans(
         try:
             members = decode_members(memoryview(body)[span.start : span.end])
         except DECODE_ERRORS as problem:
-            raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
+            reason = decode_reason(problem, body[span.start : span.end])
+            raise request_error(f"not a JSON object: {reason}", path) from None
     found = _usual_members(body, span, members)
     if found is not None:
         return found

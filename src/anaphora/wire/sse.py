@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from anaphora.errors import Parse
-from anaphora.wire.replies import find_surrogate, replace_lone_surrogates
+from anaphora.wire.surrogates import find_surrogate, replace_lone_surrogates
 
 #: The last event of OpenAI's streams. Gateways send it on other wires as well.
 DONE = b"[DONE]"

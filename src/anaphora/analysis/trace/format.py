@@ -17,6 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
 from anaphora.rendered.media import Size
 from anaphora.values import TTL_SECONDS, Ttl, Usage, WriteTtl
+from anaphora.wire.reading import decode_reason
 from anaphora.wording import counted
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -222,7 +223,7 @@ def read_line(line: bytes, place: str) -> Trace:
     try:
         trace = _decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise InvalidRequest(str(problem), path=place) from None
+        raise InvalidRequest(decode_reason(problem, line), path=place) from None
     trace = _without_deferred(trace)
     if not trace.usage_unreliable and not any(call.usage_unreliable for call in trace.calls):
         return trace

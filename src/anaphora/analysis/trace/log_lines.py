@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.wire.reading import decode_reason
 from anaphora.wording import counted
 
 from .format import Breakpoint, Trace, TraceCall, recorded_marker
@@ -95,7 +96,7 @@ def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | P
         try:
             yield line.place, _decode_fields(line.data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            yield Problem(line.place, str(problem))
+            yield Problem(line.place, decode_reason(problem, line.data))
 
 
 def seconds(stamp: object) -> float | None:

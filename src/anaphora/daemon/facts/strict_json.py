@@ -26,7 +26,7 @@ def decode_strict(data: bytes) -> Any:
         value = _decode(data)
     except DECODE_ERRORS as problem:
         bom = " (it begins with a BOM)" if data[:3] == b"\xef\xbb\xbf" else ""
-        raise rejected(f"not valid JSON: {decode_reason(problem)}{bom}") from None
+        raise rejected(f"not valid JSON: {decode_reason(problem, data)}{bom}") from None
     # Bytes that decoding and encoding gives back have no duplicate keys. White space is removed
     # first where there is some; other spellings of the same value are read again, slower.
     encoded = _encode(value)

@@ -9,9 +9,9 @@ from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
 from anaphora.wire.replies import (
     positive_counts,
     read_counts,
-    replaces_lone_surrogates,
     valid_count,
 )
+from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .parse import BlockReader
 from .types import WIRE, MessageReply, UsageCounts

@@ -46,8 +46,9 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import read_counts, replaces_lone_surrogates, valid_count
+from anaphora.wire.replies import read_counts, valid_count
 from anaphora.wire.sse import encode_event
+from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .errors import error_of, write_failure
 from .parse import PartReader

@@ -28,7 +28,8 @@ from anaphora.wire.reading import (
     known_text,
     reply_error,
 )
-from anaphora.wire.replies import replaces_lone_surrogates, unreadable_usage
+from anaphora.wire.replies import unreadable_usage
+from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .messages import write_assistant
 from .parse import read_answer

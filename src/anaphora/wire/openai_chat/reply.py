@@ -48,10 +48,10 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import (
     positive_counts,
     read_counts,
-    replaces_lone_surrogates,
     valid_count,
 )
 from anaphora.wire.sse import encode_event
+from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .messages import reasoning_field, sort_parts, thinking_part
 from .parse import MessageReader

@@ -58,9 +58,9 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import (
     positive_counts,
     read_counts,
-    replaces_lone_surrogates,
     valid_count,
 )
+from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from . import types
 from .items import is_content
