@@ -127,3 +127,26 @@ def test_spend_of_a_route_is_booked_under_the_model_of_the_hop(tmp_path: Path) -
             answer = http.post("/v1/messages", json={**BODY, "model": "main"})
             assert answer.status_code == 200, answer.text
             assert list(spend(daemon, 1)) == ["gpt-5.2"]
+
+
+def test_deployment_with_a_price_of_its_own_has_one_name(tmp_path: Path) -> None:
+    """The catalog's, in the ledger and on the pages; its price is the configured one."""
+    with scripted_provider() as provider:
+        provider.usage, provider.model = Usage(uncached=1000, output=100), "gpt-5.2"
+        llm = llm_yaml(provider.url)
+        llm["providers"]["openai-chat"]["prices"] = {"mine": {"input": 7, "output": 9}}
+        grant = {
+            "capabilities_grant": ["llm_complete"],
+            "llm": {"providers": ["openai-chat"], "models": ["mine"], "usd_per_day": 9},
+        }
+        with (
+            running_daemon(tmp_path, provider, llm=llm, extensions={"demo": grant}) as daemon,
+            daemon.client() as http,
+        ):
+            body = {"model": "mine", "messages": BODY["messages"], "max_completion_tokens": 200}
+            answer = http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            assert spend(daemon, 1) == {"gpt-5.2": 1000 * (1000 * 7 + 100 * 9)}
+            with viewer(daemon) as ui:
+                ui.log_in(daemon.token(ADMIN))
+                wait_until(lambda: "$0.0079" in ui.get("/ui/?range=day&model=gpt-5.2").text)

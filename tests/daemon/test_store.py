@@ -175,6 +175,33 @@ async def test_spend_is_booked_under_the_model_that_answered(place: StorePlace) 
 
 
 @in_event_loop
+async def test_bill_after_the_bound_is_booked_under_the_model_that_answered(
+    place: StorePlace,
+) -> None:
+    async with opened(place) as ledger:
+        hold = await ledger.hold(an_app(), provider="p", model="asked", request_id="r", bound=90)
+        other = await ledger.hold(an_app(), provider="p", model="asked", request_id="r", bound=70)
+        await hold.settle(90, "bound", labels={"rules": 40})
+        await other.settle(60, "billed")
+        await hold.settle(90, "bound", model="answered")  # no news
+        rows = {row.model: row for row in await ledger.store.spend(["model"])}
+        assert {name: row.billed for name, row in rows.items()} == {"asked": 150}
+        await hold.settle(30, "billed", labels={"rules": 10}, model="answered")
+        await hold.settle(20, "billed", model="asked")  # the first bill is final
+        rows = {row.model: row for row in await ledger.store.spend(["model"]) if row.calls}
+        found = {name: (row.calls, row.billed, row.estimated) for name, row in rows.items()}
+        assert found == {"asked": (1, 60, 0), "answered": (1, 30, 0)}
+        by_label = await ledger.store.spend(["model", "label"])
+        assert {(row.model, row.label, row.billed) for row in by_label if row.billed} == {
+            ("asked", "", 60),
+            ("answered", "", 20),
+            ("answered", "rules", 10),
+        }
+        assert (await ledger.spent("shop")).today == 90
+    assert problems_of(place) == ()
+
+
+@in_event_loop
 async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
     async with opened(place, clock := Clock()) as ledger:
         await spend(ledger, "shop", "haiku", 100, rules=60, history=30)

@@ -25,6 +25,16 @@ CONVERSATION = HandleRow(
     kind="conversation", id="conv_1", app=APP, provider="openai", created=1.0, tokens=100
 )
 
+GRANTED: dict[str, Any] = {
+    "capabilities_grant": ["llm_complete"],
+    "llm": {
+        "providers": ["openai"],
+        "models": ["gpt-5.2"],
+        "usd_per_day": 0.05,
+        "allow": ["stored_responses"],
+    },
+}
+
 
 def request(**fields: Any) -> RequestFacts:
     body = {"model": "gpt-5.2", "input": "Hi", "conversation": "conv_1", **fields}
@@ -134,15 +144,7 @@ def test_image_in_a_conversation_leaves_calls_without_a_bound(tmp_path: Path) ->
             head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n"
             connection.send(f"{head}content-type: application/json\r\n\r\n".encode() + body)
 
-    grant = {
-        "capabilities_grant": ["llm_complete"],
-        "llm": {
-            "providers": ["openai"],
-            "models": ["gpt-5.2"],
-            "usd_per_day": 100,
-            "allow": ["stored_responses"],
-        },
-    }
+    grant = {**GRANTED, "llm": {**GRANTED["llm"], "usd_per_day": 100}}
     image = {"type": "input_image", "image_url": "https://example.com/a.png"}
     items = {"items": [{"type": "message", "role": "user", "content": [image]}]}
     ask = {"model": "gpt-5.2", "input": "Hi", "conversation": "conv_1"}
@@ -159,3 +161,46 @@ def test_image_in_a_conversation_leaves_calls_without_a_bound(tmp_path: Path) ->
         refused = http.post("/v1/responses", json=ask)
         assert refused.status_code == 403
         assert "the size of the stored conversation" in refused.text
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+@pytest.mark.parametrize("by", ["previous_response_id", "item_reference", "item"])
+def test_image_of_a_response_counts_where_it_is_continued(
+    kind: str, by: str, tmp_path: Path
+) -> None:
+    """It is input only then: the bill of the response itself does not tell its size."""
+    made = {"id": "ig_1", "type": "image_generation_call", "status": "completed", "result": "AA=="}
+    if kind == "text":
+        made = {"id": "ig_1", "type": "web_search_call", "status": "completed"}
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    reply = {"id": "resp_1", "object": "response", "model": "gpt-5.2", "status": "completed"}
+    data = json.dumps({**reply, "output": [made], "usage": usage}).encode()
+
+    def answer(connection: UpstreamConnection) -> None:
+        while connection.read_request():
+            head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(data)}\r\n"
+            connection.send(f"{head}content-type: application/json\r\n\r\n".encode() + data)
+
+    body: dict[str, Any] = {"model": "gpt-5.2", "input": [{"role": "user", "content": "Draw."}]}
+    body |= {"max_output_tokens": 100, "store": True}
+    continued = {
+        "previous_response_id": {**body, "previous_response_id": "resp_1"},
+        "item_reference": {
+            **body,
+            "input": [{"type": "item_reference", "id": "ig_1"}, *body["input"]],
+        },
+        "item": {**body, "input": [{**made, "result": None}, *body["input"]]},
+    }[by]
+    if by == "item" and kind == "text":
+        return  # it is sent whole
+    with (
+        socket_upstream(answer) as upstream,
+        running_daemon(
+            tmp_path, upstream, extensions={"demo": GRANTED}, llm=llm_yaml(upstream.url)
+        ) as daemon,
+        daemon.client() as http,
+    ):
+        assert http.post("/v1/responses", json=body).status_code == 200
+        response = http.post("/v1/responses", json=continued)
+        # 50,000 tokens of an image are more than the grant has.
+        assert response.status_code == (200 if kind == "text" else 402), response.text

@@ -30,7 +30,7 @@ from anaphora.client.turn import Caller, TurnRequest
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
-from anaphora.daemon.money.billed_prices import billed_model
+from anaphora.daemon.money.billed_prices import booked_model
 from anaphora.daemon.money.bounds import CostBound
 from anaphora.daemon.money.late_bills import LateBill, LateBills
 from anaphora.daemon.money.ledger import Ledger, OpenHold
@@ -42,7 +42,11 @@ from anaphora.daemon.money.settling import (
     nano_usd_up,
     thinks_unseen,
 )
-from anaphora.daemon.money.stored_history import GrowingConversation, StoredHistory
+from anaphora.daemon.money.stored_history import (
+    GrowingConversation,
+    StoredHistory,
+    continued_tokens,
+)
 from anaphora.daemon.money.surcharges import billed_rates
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
@@ -173,7 +177,8 @@ class DelegatedCall(Caller):
                 await self._end_conversations()
 
     async def _end_conversations(self) -> None:
-        size = None if self.reply is None else self.reply.reply.usage.total
+        reply = None if self.reply is None else self.reply.reply
+        size = None if reply is None else continued_tokens(reply, reply.usage.total)
         grown, self._grown = self._grown, []
         await self._tools.history.end(grown, sent=self._sent, size=size)
 
@@ -382,7 +387,7 @@ class DelegatedCall(Caller):
             read_by_others=self._hidden,
             labels=self._labels(prepared, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
-            model=billed_model(self._builder.facts, flight.target, flight.reply),
+            model=booked_model(self._builder.facts, flight.target, flight.reply),
         )
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
@@ -441,7 +446,7 @@ class DelegatedCall(Caller):
             usage=cost.usage,
             read_by_others=hidden,
             labels=self._labels(prepared, cost, None),
-            model=billed_model(self._builder.facts, target, partial),
+            model=booked_model(self._builder.facts, target, partial),
         )
 
     def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import AppReply
 from anaphora.errors import AnaphoraError
@@ -82,9 +83,10 @@ def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
 def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
     """The objects that OpenAI keeps of a response."""
     if stored:
-        yield "response", reply.id, usage.total
-        for id, is_text in islice(_items(reply), _MOST_ITEMS):
-            yield "item", id, usage.output if is_text else usage.total
+        total = continued_tokens(reply, usage.total)
+        yield "response", reply.id, total
+        for id, is_output in islice(_items(reply), _MOST_ITEMS):
+            yield "item", id, continued_tokens(reply, usage.output) if is_output else total
     for part in reply.message.parts:
         if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
             container = _decode_item(part.json).container_id

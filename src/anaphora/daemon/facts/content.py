@@ -309,15 +309,13 @@ def _note_typed(
         found.add("audio", _inline(item))
     elif kind in _FILES:
         _note_file(item, found)
-    elif kind == "image_generation_call":
-        found.add("images", item.get("result"))
-        if not item.get("result"):
-            found.handles.append((f"{path}.id", "item", str(item.get("id"))))
+    elif kind == "image_generation_call" and item.get("result"):
+        found.add("images", item["result"])
     elif _is_item_id(field, kind, item):
         found.handles.append((f"{path}.id", "item", str(item["id"])))
     elif kind in _TOOL_CHANGES:
         found.changes_tools = True
-    elif kind == "item_reference":
+    elif kind in ("item_reference", "image_generation_call"):
         found.handles.append((f"{path}.id", "item", str(item.get("id"))))
     elif kind and kind not in _KNOWN and found.shown and path.endswith("]"):
         found.add("documents")  # a new kind of block: it may be anything

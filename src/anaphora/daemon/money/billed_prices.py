@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from anaphora import catalog
 from anaphora.catalog import Price
 from anaphora.client.prices import answering_model, price_of_model, served_tier
 from anaphora.client.target import Target
@@ -46,13 +47,18 @@ def served_speed(reply: Reply) -> str | None:
         return None
 
 
-def billed_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
-    """The model that a call is charged to: the one that answered, where it is known or the request
-    names it."""
-    if reply is None or reply.model in ("", target.model):
+def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
+    """The model that a call is booked under: the one that answered, where it is known or the
+    request names it. By its name in the catalog, as in the audit log, whatever its price is."""
+    if reply is None:
         return target.model
-    others = () if facts is None else [model for _, model in facts.models[1:]]
-    return reply.model if reply.model in others else answering_model(target, reply.model)
+    model = catalog.answering_model(target.endpoint.system, target.model, reply.model)
+    return reply.model if model == target.model and _is_named(facts, reply) else model
+
+
+def _is_named(facts: RequestFacts | None, reply: Reply) -> bool:
+    """Whether the request names the model that answered beside the one that it asks for."""
+    return facts is not None and any(model == reply.model for _, model in facts.models[1:])
 
 
 def _prices_of(
@@ -60,7 +66,7 @@ def _prices_of(
 ) -> Callable[[str], Price | None]:
     """Prices by tier. Where a request names several models, and none of them is known to have
     answered, the dearest counts."""
-    model = billed_model(facts, target, reply)
+    model = reply.model if _is_named(facts, reply) else answering_model(target, reply.model)
     others = [] if facts is None else [model for _, model in facts.models[1:]]
     if model != target.model or not others or reply.model in ("", target.model):
         return lambda tier: price_of_model(target, model, at, tier)

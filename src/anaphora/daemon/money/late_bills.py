@@ -24,7 +24,7 @@ from anaphora.rendered import Mark, Plan
 from anaphora.values import Reply, ReplyEnd, Ttl
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
-from .billed_prices import billed_model
+from .billed_prices import booked_model
 from .bounds import CostBound
 from .ledger import Ledger, OpenHold
 from .settling import (
@@ -172,7 +172,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             read_by_others=hidden,
             labels=labels,
             saved=0 if saved is None else nano_usd_up(saved),
-            model=billed_model(self.facts, self.target, reply),
+            model=booked_model(self.facts, self.target, reply),
         )
         return True
 

@@ -26,6 +26,42 @@ UPDATE holds SET model = given.model FROM unnest($1::text[], $2::text[]) AS give
 WHERE holds.id = given.id
 """
 
+#: The same for entries at their bound, whose sums move with them: they are corrected next.
+_MOVE = """
+WITH old AS MATERIALIZED (
+    SELECT entries.*, given.model AS answered
+    FROM unnest($1::text[], $2::text[]) AS given (id, model) JOIN entries ON entries.id = given.id
+    WHERE entries.kind = 'bound' AND entries.model <> given.model FOR UPDATE OF entries
+), moved AS (
+    UPDATE entries SET model = old.answered FROM old WHERE entries.id = old.id
+), change AS MATERIALIZED (
+    SELECT day, app, provider, answered AS model, 1 AS sign, billed, saved, input, read, written,
+        output, labels FROM old
+    UNION ALL
+    SELECT day, app, provider, model, -1, billed, saved, input, read, written, output, labels
+    FROM old
+), labelled AS (
+    INSERT INTO label_sums AS row (day, app, provider, model, label, calls, billed)
+    SELECT day, app, provider, model, label.key, sum(sign), sum(sign * label.value::bigint)
+    FROM change CROSS JOIN LATERAL jsonb_each_text(change.labels) AS label
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (day, app, provider, model, label) DO UPDATE
+    SET calls = row.calls + excluded.calls, billed = row.billed + excluded.billed
+)
+INSERT INTO sums AS row (
+    day, app, provider, model, calls, billed, estimated, saved, input, read, written, output
+)
+SELECT day, app, provider, model, sum(sign), sum(sign * billed), sum(sign * billed),
+    sum(sign * saved), sum(sign * input), sum(sign * read), sum(sign * written),
+    sum(sign * output)
+FROM change GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+ON CONFLICT (day, app, provider, model) DO UPDATE
+SET calls = row.calls + excluded.calls, billed = row.billed + excluded.billed,
+    estimated = row.estimated + excluded.estimated, saved = row.saved + excluded.saved,
+    input = row.input + excluded.input, read = row.read + excluded.read,
+    written = row.written + excluded.written, output = row.output + excluded.output
+"""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,6 +79,9 @@ async def write(
     if others := [one for one in settlements if one.model]:
         ids, models = [one.hold for one in others], [one.model for one in others]
         await connection.execute(_ANSWERED, ids, models, timeout=timeout)
+        # The first bill is final.
+        if late := {one.hold: one.model for one in reversed(others) if one.kind != "bound"}:
+            await connection.execute(_MOVE, list(late), list(late.values()), timeout=timeout)
     holds = [one.hold for one in requests]
     rows = await connection.fetch(
         _WRITE,
