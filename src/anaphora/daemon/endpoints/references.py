@@ -7,9 +7,14 @@ from typing import Any
 
 import msgspec
 
+from anaphora.canonical import dumps
+from anaphora.daemon.calls.filling import with_members
 from anaphora.daemon.facts.handles import is_stored_reasoning, not_found, own_rows, stored_id
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotGranted, RequestRejected
+from anaphora.values import Notice
+
+from .body import JsonBody
 
 #: Members of any object that hold the id of a stored one, or a list of them.
 _IDS: dict[str, HandleKind] = {
@@ -43,6 +48,11 @@ _TOOL_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
 #: Items of OpenAI that may be sent as an id alone.
 _ITEMS = ("reasoning", "image_generation_call")
 _ITEM_REFERENCE = "item_reference"
+#: By wire: where a request names an earlier response that it is only compared with.
+_COMPARISONS = {
+    "anthropic": ("diagnostics", "previous_message_id"),
+    "openai_responses": ("prompt_cache_options", "comparison_response_id"),
+}
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -121,6 +131,19 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]
         found = stored_id(kind, id)
         if found is not None:
             yield Reference(kind, found, name)
+
+
+def without_comparison(wire: str, body: JsonBody) -> tuple[bytes, Notice] | None:
+    """The body without the response that the provider is to compare it with, for a diagnosis alone;
+    None where it names none. SDKs send it unasked, also for apps that may store nothing."""
+    name, member = _COMPARISONS.get(wire, ("", ""))
+    options = body.value.get(name)
+    if not isinstance(options, dict) or not options.get(member):
+        return None
+    changed = {name: dumps({**options, member: None})}
+    reason = f"{name}.{member} was left out: stored_responses is not in allow of the grant"
+    notice = Notice("comparison_left_out", reason, f"{name}.{member}")
+    return with_members(body.data, body.members, changed), notice
 
 
 async def check_references(

@@ -39,7 +39,7 @@ from .headers import (
 )
 from .kept import KeptObjects, kept_objects
 from .models import write_model, write_models
-from .references import check_references
+from .references import check_references, without_comparison
 from .routes import Route
 from .stored import StoredObjects
 from .writing import StreamBody, stream_headers, write_reply
@@ -136,6 +136,11 @@ class Endpoints:
     async def _call(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
         data = json_bytes(await exchange.read_body(), exchange.headers)
         body = self._bodies.read(app.id, route.wire, data)
+        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
+        stores = "stored_responses" in app.grant.llm.permissions
+        if not stores and (changed := without_comparison(route.wire, body)) is not None:
+            body = self._bodies.read(app.id, route.wire, changed[0])
+            notices += (changed[1],)
         rows: tuple[HandleRow, ...] = ()
         if route.wire != "ollama":
             try:
@@ -144,7 +149,6 @@ class Endpoints:
                 self._delegation.deny(app, route.path, error, request_id=request_id)
                 raise
         self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
-        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         call = AppCall(
             app=app,
             request_id=request_id,
