@@ -1,11 +1,8 @@
-"""A generateContent request as a call, and as chunks of its own bytes.
+"""Reads a generateContent request into a call.
 
-`parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, missing ids stay missing on this wire, unknown fields become extras. The few forms that it
-normalises are listed in `analysis/roundtrip/rules.py`.
-
-`split` normalises nothing inside a part, a tool or a declaration, so that a cache is billed, and a
-miss explained, by the bytes that were sent.
+Everything stays where it stood and as it was written: arguments and schemas keep their text,
+missing ids stay missing on this wire, unknown fields become extras. The few forms that are
+normalised are listed in `analysis/roundtrip/rules.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from anaphora.canonical import string
-from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -44,7 +38,6 @@ from anaphora.values import (
     Url,
 )
 from anaphora.values.fields import FrozenExtras
-from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -52,28 +45,19 @@ from anaphora.wire.reading import (
     Unknown,
     converts_errors,
     decode_members,
-    decode_value,
     encode_members,
     extras_of,
-    known_text,
     numbered,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
     SYSTEM_PROMPTS,
     TOOL_LISTS,
-    RequestSplit,
-    SplitBlock,
-    SplitMessage,
-    SplitSection,
-    cut_section,
 )
 
 from . import types
-from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
+from .params import model_id, read_params, read_path
 from .parts import output_text, read_response
-from .render import CLOSE, CONTENTS, GLUE, SYSTEM, SYSTEM_CLOSE, SYSTEM_PLACE, TOOLS, join_tools
 from .types import (
     CONTENT_FIELDS,
     FORM,
@@ -82,13 +66,12 @@ from .types import (
     NULL,
     WIRE,
     camel,
-    raw_elements,
     raw_list,
 )
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
 _CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
-_PART = LenientDecoder[types.WirePart](types.WirePart, protobuf=True)
+PART = LenientDecoder[types.WirePart](types.WirePart, protobuf=True)
 _TOOLS = LenientDecoder[list[types.ToolObject] | None](list[types.ToolObject] | None, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
@@ -386,100 +369,3 @@ def _read_function(function: types.FunctionDeclaration, unknown: Unknown | None,
         form = {FORM: f'{{"{own}":{given.decode()}}}'}
     extras = {**(extras_of(WIRE, rest) or {}), **form}
     return Tool(function.name, function.description or "", schema, extras=extras or None)
-
-
-# ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
-
-_KINDS = {"text": Kind.TEXT, "functionCall": Kind.TOOL_CALL, "functionResponse": Kind.TOOL_RESULT}
-_MEDIA = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
-
-
-@converts_errors(request_error)
-def split(body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = "") -> Rendered:
-    """The request as chunks. The path names the model."""
-    model, stream = read_path(path)
-    request = RequestSplit(MEMO, body)
-    request.members = {camel(name): raw for name, raw in request.members.items()}
-    named = decode_value(request.take("model"), str | None, "$.model", request_error)
-    model = model or model_id(named or "")
-    request.add_section("systemInstruction", request.take("systemInstruction"), _split_system)
-    request.add_section("tools", request.take("tools"), _split_tools)
-    messages = request.add_messages(
-        raw_elements(request.take("contents"), "$.contents"),
-        _split_content,
-        lead=CONTENTS,
-        glue=lambda _: GLUE,
-        close=lambda _: CLOSE,
-        place="contents",
-        blocks="parts",
-    )
-    if messages is None:
-        raise InvalidRequest("at least one content with a part", path="$.contents")
-    fields = {name: bytes(raw) for name, raw in request.members.items()}
-    path = path_of(model, stream=stream) if model else path
-    envelope = envelope_of(model, fields, path, headers)
-    return request.finish(
-        envelope, wire=WIRE, model=model, markers={}, frozen_with=frozen_with(envelope)
-    )
-
-
-def _split_system(raw: bytes) -> SplitSection | None:
-    if raw == b"null":
-        return None
-    members = object_members(raw, "$.systemInstruction", request_error)
-    parts = raw_elements(members.get("parts", NULL), "$.systemInstruction.parts")
-    blocks = [SplitBlock(Kind.SYSTEM, bytes(part)) for part in parts]
-    labels = [f"system{index}" for index in range(len(parts))]
-    return cut_section(
-        "system", blocks, labels, lead=SYSTEM, close=SYSTEM_CLOSE, place=SYSTEM_PLACE
-    )
-
-
-def _split_tools(raw: bytes) -> SplitSection | None:
-    """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
-    labels: list[str] = []
-    tools: list[tuple[bool, bool, bytes]] = []
-    for index, element in enumerate(raw_elements(raw, "$.tools")):
-        path = f"$.tools[{index}]"
-        members = object_members(element, path, request_error)
-        kind = camel(next(iter(members), str(index)))
-        listed: list[Raw] = []
-        if kind == "functionDeclarations" and len(members) == 1:
-            path = f"{path}.{kind}"
-            (raw_functions,) = members.values()
-            listed = raw_elements(raw_functions, path)
-        for at, each in enumerate(listed):
-            name = known_text(object_members(each, path, request_error), "name")
-            labels.append(f"tool {name or len(labels)}")
-            tools.append((True, at == 0, bytes(each)))
-        if not listed:
-            labels.append(f"tool {kind}")
-            tools.append((False, True, bytes(element)))
-    chunks, paths, close = join_tools(tools)
-    blocks = [SplitBlock(Kind.TOOL, chunk) for chunk in chunks]
-    return cut_section("tools", blocks, labels, lead=TOOLS, close=close, glue=b"", paths=paths)
-
-
-def _split_content(raw: Raw, path: str) -> SplitMessage:
-    members = object_members(raw, path, request_error)
-    parts = raw_elements(members.pop("parts", NULL), f"{path}.parts")
-    role = decode_value(members.pop("role", NULL), str | None, f"{path}.role", request_error)
-    if role is not None:
-        members = {"role": Raw(string(role)), **members}
-    opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
-    blocks = [
-        SplitBlock(_part_kind(part, f"{path}.parts[{index}]"), bytes(part))
-        for index, part in enumerate(parts)
-    ]
-    return SplitMessage(role or "user", opening, blocks)
-
-
-def _part_kind(raw: Raw, path: str) -> Kind:
-    part, _ = _PART.decode(raw, path, request_error)
-    if part.thought:
-        return Kind.THINKING
-    media = part.inlineData or part.fileData
-    if media is not None:
-        return _MEDIA.get((media.mimeType or "").partition("/")[0], Kind.DOCUMENT)
-    kinds = (kind for name, kind in _KINDS.items() if getattr(part, name) is not None)
-    return next(kinds, Kind.OTHER)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from anaphora.wire.rendering import assemble
 
-from .parse import parse, split
+from .parse import parse
 from .render import render
 from .reply import read_error, read_reply, write_error, write_reply
+from .split import split
 from .stream import StreamReader as reader
 from .stream import StreamWriter as writer
 

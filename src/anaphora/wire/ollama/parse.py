@@ -1,11 +1,8 @@
-"""A request to Ollama as a call, and as chunks of its own bytes.
+"""Reads a request to Ollama into a call.
 
-`parse` keeps everything where it stood and as it was written: arguments and schemas keep their
-text, unknown fields become extras. A leading system message with a text becomes the system prompt;
-the few forms that it normalises are listed in `analysis/roundtrip/rules.py`.
-
-`split` changes only the white space between the outermost fields of the request and of its system
-message, so that a miss is explained by the bytes that were sent.
+Everything stays where it stood and as it was written: arguments and schemas keep their text,
+unknown fields become extras. A leading system message with a text becomes the system prompt; the
+few forms that are normalised are listed in `analysis/roundtrip/rules.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -38,8 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.attachments import image_media_type
-from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.openai import body_order, decode_base64, function_name, split_tools
+from anaphora.wire.openai import decode_base64
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -50,7 +45,6 @@ from anaphora.wire.reading import (
     decode_value,
     encode_members,
     extras_of,
-    known_text,
     list_elements,
     numbered,
     object_members,
@@ -58,19 +52,11 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.splitting import (
-    PARAM_SETS,
     TOOL_LISTS,
-    RequestSplit,
-    SplitBlock,
-    SplitMessage,
-    SplitSection,
-    cut_section,
-    required_text,
 )
 
 from . import types
-from .params import NO_MESSAGES, PATH, TABLE, read_params
-from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS
+from .params import read_params
 from .types import (
     MEMO,
     MESSAGE_FIELDS,
@@ -381,71 +367,3 @@ def _read_tool(raw: Raw, path: str) -> AnyTool:
         (_NO_PARAMETERS if schema == b"null" else schema).decode(),
         extras=unknown.extras(WIRE) if unknown is not None else None,
     )
-
-
-# ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
-
-_cache_params = MEMO.remember(PARAM_SETS)(TABLE.sent_cache_params)
-
-
-@converts_errors(request_error)
-def split(
-    body: SplitInput,
-    headers: tuple[tuple[str, str], ...] = (),
-    path: str = "",  # noqa: ARG001
-) -> Rendered:
-    """The request as chunks."""
-    request = RequestSplit(MEMO, body)
-    model = request.take_model()
-    raws = request.take_elements("messages")
-    system = request.add_section("system", bytes(raws[0]), _split_system) if raws else None
-    first = 0 if system is None else 1
-    request.add_section("tools", request.take("tools"), _split_tools)
-    messages = request.add_messages(
-        raws[first:],
-        _split_message,
-        lead=CLOSE_SYSTEM + b"," if first else MESSAGES,
-        glue=lambda _: b",",
-        close=lambda _: CLOSE,
-        first_message=first,
-    )
-    if system is not None and messages is None:
-        request.runs[0] = msgspec.structs.replace(system, close=CLOSE_SYSTEM + CLOSE)
-    empty = b"" if raws else NO_MESSAGES
-    return request.finish(
-        request.envelope(model, PATH, headers, _cache_params, after_runs=empty),
-        wire=WIRE,
-        model=model,
-        body_order=body_order(request.runs),
-        markers={},
-    )
-
-
-def _split_system(raw: bytes) -> SplitSection | None:
-    """The first message, when it is a system message with a text."""
-    members = object_members(raw, "$.messages[0]", request_error)
-    role, text = known_text(members, "role"), known_text(members, "content")
-    if role.lower() != "system" or not text.strip():
-        return None
-    del members["role"]
-    block = SplitBlock(Kind.SYSTEM, bytes(members.pop("content"))[1:-1])
-    rest = b"," + encode_members(members)[1:-1] if members else b""
-    lead = MESSAGES + b'{"role":' + string(role) + rest + b',"content":"'
-    return cut_section("system", [block], ["system0"], lead=lead, place="messages[0].content")
-
-
-def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(raw, function_name, TOOLS, CLOSE_TOOLS)
-
-
-def _split_message(raw: Raw, path: str) -> SplitMessage:
-    """A message is one chunk."""
-    members = object_members(raw, path, request_error)
-    role = required_text(members, "role", path).lower()
-    if role == "tool":
-        kind = Kind.TOOL_RESULT
-    elif "tool_calls" in members:
-        kind = Kind.TOOL_CALL
-    else:
-        kind = Kind.IMAGE if "images" in members else Kind.TEXT
-    return SplitMessage(role, b"", [SplitBlock(kind, bytes(raw))])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from anaphora.wire.errors import read_error, write_error
 from anaphora.wire.rendering import assemble
 
-from .parse import parse, split
+from .parse import parse
 from .render import render
 from .reply import read_reply
+from .split import split
 from .stream import StreamReader as reader
 from .writer import StreamWriter as writer
 from .writer import write_reply

@@ -1,0 +1,184 @@
+"""Cuts a Responses request into chunks of its own bytes, as it was sent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.rendered import Kind, Rendered
+from anaphora.values import (
+    Role,
+    Ttl,
+)
+from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.openai import (
+    body_order,
+    split_tools,
+    take_breakpoint,
+)
+from anaphora.wire.reading import (
+    converts_errors,
+    decode_value,
+    encode_members,
+    known_text,
+    list_elements,
+    object_members,
+    request_error,
+)
+from anaphora.wire.splitting import (
+    BEFORE_BRACE,
+    PARAM_SETS,
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    SplitSection,
+    cut_section,
+    required_text,
+)
+
+from .items import CLOSED, message_opening
+from .params import PARAMS
+from .render import INPUT, INSTRUCTIONS, TOOLS, close, glue
+from .types import AUTOMATIC, MARKERS, MEMO, NULL, PATH, ROLES, WIRE
+
+_KINDS = {
+    "input_text": Kind.TEXT,
+    "output_text": Kind.TEXT,
+    "refusal": Kind.TEXT,
+    "input_image": Kind.IMAGE,
+    "input_file": Kind.DOCUMENT,
+    "input_audio": Kind.AUDIO,
+    "function_call": Kind.TOOL_CALL,
+    "function_call_output": Kind.TOOL_RESULT,
+    "reasoning": Kind.THINKING,
+}
+
+
+class _CacheOptions(msgspec.Struct, frozen=True):
+    mode: str | None = None
+    ttl: str | None = None
+
+
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
+
+
+@converts_errors(request_error)
+def split(
+    body: SplitInput,
+    headers: tuple[tuple[str, str], ...] = (),
+    path: str = "",  # noqa: ARG001
+) -> Rendered:
+    """The request as chunks, with its breakpoints as marks."""
+    request = RequestSplit(MEMO, body)
+    model = request.take_model()
+    raw = request.members.get("prompt_cache_options", NULL)
+    options = decode_value(raw, _CacheOptions | None, "$.prompt_cache_options", request_error)
+    ttl: Ttl = "12h" if options is not None and options.ttl == "12h" else "30m"
+    given = bytes(request.members.get("input", NULL))
+    items = [request.members.pop("input")] if given[:1] == b'"' else request.take_elements("input")
+    instructions = request.take("instructions")
+    system = None
+    if instructions != b"null":
+        request.add_section("instructions", instructions, _split_instructions)
+    elif len(items) > 1:
+        system = request.add_section(
+            f"system {ttl}", bytes(items[0]), lambda raw: _split_system(raw, ttl)
+        )
+    if system is not None:
+        del items[0]
+    request.add_section("tools", request.take("tools"), _split_tools)
+    request.add_messages(
+        items,
+        lambda raw, path: _split_item(raw, path, ttl),
+        lead=INPUT if system is None else glue("system"),
+        glue=glue,
+        close=close,
+        context=(system is not None, ttl),
+        first_message=int(system is not None),
+        place="input",
+    )
+    return request.finish(
+        request.envelope(model, PATH, headers, _cache_params, before_runs=b""),
+        wire=WIRE,
+        model=model,
+        body_order=None if system is None else body_order(request.runs),
+        markers=MARKERS,
+        request_markers=AUTOMATIC,
+        automatic=None if options is not None and options.mode == "explicit" else ttl,
+    )
+
+
+def _split_instructions(raw: bytes) -> SplitSection | None:
+    blocks, labels = [SplitBlock(Kind.SYSTEM, raw)], ["instructions"]
+    return cut_section("system", blocks, labels, lead=INSTRUCTIONS, place="instructions")
+
+
+def _split_system(raw: bytes, ttl: Ttl) -> SplitSection | None:
+    """The item that leads the input, if it is a system message of texts."""
+    item = _split_item(raw, "$.input[0]", ttl)
+    if item.role != "system" or any(block.kind is not Kind.TEXT for block in item.blocks):
+        return None
+    labels = [f"system{index}" for index in range(len(item.blocks))]
+    lead = INPUT + item.opening
+    return cut_section("system", item.blocks, labels, lead=lead, place="input[0].content")
+
+
+def _split_tools(raw: bytes) -> SplitSection | None:
+    return split_tools(
+        raw, lambda tool: known_text(tool, "name") or known_text(tool, "type"), TOOLS, b"]"
+    )
+
+
+def _split_item(raw: bytes | msgspec.Raw, path: str, ttl: Ttl) -> SplitMessage:
+    """An item; its role is the state of the log after it."""
+    if bytes(raw)[:1] == b'"':
+        return SplitMessage("user", message_opening("user"), [_text_block(bytes(raw))])
+    members = object_members(raw, path, request_error)
+    kind = known_text(members, "type") or "message"
+    whole = SplitMessage(CLOSED, b"", [SplitBlock(_KINDS.get(kind, Kind.OTHER), bytes(raw))])
+    role = ROLES.get(known_text(members, "role"))
+    if kind == "message" and role is not None:
+        content = bytes(members.pop("content", b"[]"))
+        if content[:1] == b'"' and role == "assistant":
+            return whole
+        opening = encode_members(members)[:-1] + b',"content":['
+        blocks = _split_content(content, f"{path}.content", ttl, role)
+        return SplitMessage(role, opening, blocks) if blocks else whole
+    if kind != "function_call_output" or "output" not in members:
+        return whole
+    blocks = _split_content(bytes(members.pop("output")), f"{path}.output", ttl, "tool")
+    data = encode_members(members)[:-1] + b',"output":['
+    marks: list[tuple[int | None, Ttl]] = []
+    for index, block in enumerate(blocks):
+        data += (b"," if index else b"") + block.data
+        inside = None if index + 1 == len(blocks) else len(data) - 1
+        marks += [(inside, own) for _, own in block.marks]
+    splice = blocks[-1].splice if blocks else None
+    return SplitMessage("user", b"", [SplitBlock(Kind.TOOL_RESULT, data, splice, marks)])
+
+
+def _text_block(raw: bytes) -> SplitBlock:
+    splice = BEFORE_BRACE if raw != b'""' else None
+    return SplitBlock(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", splice)
+
+
+def _split_content(content: bytes, path: str, ttl: Ttl, role: Role) -> list[SplitBlock]:
+    """Content parts without their breakpoints, byte for byte otherwise. They are always written
+    anew: a part has the same bytes with and without a breakpoint."""
+    if content[:1] == b'"':
+        return [_text_block(content)]
+    blocks = []
+    for index, raw in enumerate(list_elements(content, path, request_error)):
+        place = f"{path}[{index}]"
+        members = object_members(raw, place, request_error)
+        marked, own, _ = take_breakpoint(members, place, WIRE, request_error)
+        kind = required_text(members, "type", place)
+        empty = kind == "input_text" and not known_text(members, "text")
+        markable = role != "assistant" and kind.startswith("input_") and not empty
+        block = SplitBlock(
+            _KINDS.get(kind, Kind.OTHER),
+            encode_members(members),
+            BEFORE_BRACE if markable else None,
+            ((None, own or ttl),) if marked else (),
+        )
+        blocks.append(block)
+    return blocks
