@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings, strategies
 from support.temporary import memory_place
 
@@ -151,6 +152,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FileScheduling(config, log)
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A process of xdist reports a test that passes once, and not its setup and teardown as well:
+    sending and reading a report takes as long as many tests do."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.passed:
+            report.keywords = {}
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
     options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0), any_model=True)
@@ -163,6 +178,14 @@ def emu(running_emulator: Emulator) -> Emulator:
     """One emulator for all tests of a process, emptied before each."""
     running_emulator.reset()
     return running_emulator
+
+
+@pytest.fixture(scope="module")
+def new_objects_only() -> None:
+    """For tests that look at all objects: those that earlier tests left, which may be a million,
+    are left out."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -299,7 +322,7 @@ class PrefixGuard:
         if previous is not None:
             cold: Rendered = self.render(call, profile, **more)
             assert rendered.data() == cold.data(), "a warm render must equal a cold one"
-            assert [c.path for c in rendered] == [c.path for c in cold]
+            assert paths(rendered) == paths(cold)
             assert (rendered.envelope.head, rendered.envelope.tail) == (
                 cold.envelope.head,
                 cold.envelope.tail,
@@ -329,6 +352,11 @@ class PrefixGuard:
     def _items(self, call: Call) -> Any:
         conversation = call.ir.run(SegmentRole.CONVERSATION)
         return conversation._items if len(conversation) else None
+
+
+def paths(rendered: Rendered) -> list[str]:
+    """Where each chunk is in the body."""
+    return [run.path(chunk) for run in rendered.runs for chunk in range(run.count)]
 
 
 RENDERS = {codec: codec.render for codec in GUARDED}

@@ -57,6 +57,7 @@ async def _left_over(url: str, way: Any) -> set[str]:
             gc.enable()
 
 
+@pytest.mark.usefixtures("new_objects_only")
 @pytest.mark.parametrize("way", [_one_shot, _turn, _streamed_turn])
 def test_no_reference_cycles_are_left(emu: Emulator, way: Any) -> None:
     assert asyncio.run(_left_over(emu.url, way)) == set()

@@ -26,6 +26,7 @@ from anaphora.client.session.provider_state import _Facts
 #: What a reader makes of the responses so far, after each of them.
 Reader = Callable[[list[Response]], None]
 
+pytestmark = pytest.mark.usefixtures("new_objects_only")
 every = pytest.mark.parametrize("name", sorted(MODELS))
 words = "An answer to that, please, and in some more words than you need. " * 12
 

@@ -357,6 +357,7 @@ def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -
     assert ran.stdout.count("made before this process was forked") == 2
 
 
+@pytest.mark.usefixtures("new_objects_only")
 def test_clients_in_turn_leave_no_timers(running: emulator.Emulator) -> None:
     """Each client has a thread and an event loop of its own; calls alternate between the loops."""
 
