@@ -102,9 +102,11 @@ BROWSER_FILES = """
 #: Files that take longest. xdist would start with those of most tests, and leave long ones of few
 #: tests to the end.
 LONG_FILES = """
-    test_bare_install engines/test_client_prediction wire/test_laws client/test_faults test_docs cli/test_watch
+    client/test_late_verdicts test_bare_install engines/test_client_prediction wire/test_laws
+    client/test_faults test_docs cli/test_watch
     daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
     daemon/test_ledger_kills client/test_secrets client/test_fan_out_batches cli/test_demo
+    catalog/test_price_table cli/test_exit_codes
     daemon/nodes/test_ledger_processes cli/test_ask
     daemon/test_generated_requests analysis/trace/test_verdicts daemon/test_store_postgres
     replay/test_guide laws/test_across_wires daemon/test_keep_warm analysis/trace/test_bench

@@ -171,7 +171,7 @@ def _note_lines(
 
     if next(left, None) is None:
         fail(f"more than {_MOST_VALUES:,} values; an alias counts wherever it is used", node)
-    if any(outer is node for outer in above):
+    if node in above:  # the same one: nodes are compared by identity
         fail("a value that contains itself", node)
     origin.lines.setdefault(path, node.start_mark.line + 1)
     if node.id == "sequence":

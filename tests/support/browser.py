@@ -48,6 +48,7 @@ REBOUND = "evil.example"
 FLAGS = [
     "--no-sandbox",  # as root there is no other way, and the pages are our own
     "--disable-gpu",
+    "--js-flags=--no-opt --no-maglev",  # pages are left before optimized code would pay
     "--disable-dev-shm-usage",
     f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1,"
     "MAP * ~NOTFOUND,EXCLUDE 127.0.0.1,EXCLUDE localhost",
