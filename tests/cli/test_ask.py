@@ -262,7 +262,7 @@ def test_provider_and_model_choice(
         (("--tool", "nowhere:x", "hello"), 2, "no module nowhere in "),
         (("--tool", "fares:x", "hello"), 2, "--tool fares:x: fares has no x"),
         (("--tool", "fares:NUMBER", "hello"), 2, "NUMBER is not a function"),
-        (("--schema", "fares.py", "hello"), 2, "fares.py: not JSON"),
+        (("--schema", "fares.py", "hello"), 2, "fares.py: not JSON: JSON is malformed"),
         ((), 2, "no question: anaphora ask"),
         (("-f", "-", "-"), 2, "standard input can be read once"),
         (("-f", "nowhere.txt", "hello"), 2, "'nowhere.txt' does not exist"),

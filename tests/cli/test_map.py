@@ -260,6 +260,8 @@ def test_the_budget_ends_a_run_and_a_higher_one_goes_on(
     again = json.loads(mapped("questions.jsonl", "--max-cost-usd", "1", "--json").stdout)
     assert again["resumed"] == summary["done"]
     assert len(generated(emu)) == again["done"] == 20
+    little = mapped("questions.jsonl", "--max-cost-usd", "0.00001", "--restart")
+    assert "and $0.00001 of $0.00001 are left (max_cost_usd)" in little.stderr
     wrong = mapped("questions.jsonl", "--max-cost-usd", "much")
     assert wrong.returncode == 2
     assert "max_cost_usd: must be an amount in dollars" in wrong.stderr

@@ -301,8 +301,8 @@ def read_schema(file: Path) -> Structured[Any]:
     """The form of answers that a file describes."""
     try:
         schema = loads(read_bytes(file))
-    except (InvalidJson, ValueError) as problem:
-        raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
+    except InvalidJson as problem:
+        raise InvalidRequest(problem.reason, path=str(file)) from None
     if not isinstance(schema, dict):
         raise InvalidRequest("a JSON Schema is an object", path=str(file))
     return output_of(schema)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -240,11 +241,12 @@ def read_text(file: Path) -> str:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a file that an argument names; - is standard input."""
+    """The content of a file that an argument names, without a byte order mark; - is standard
+    input."""
     if str(file) == "-":
-        return read_stdin()
+        return read_stdin().removeprefix(BOM_UTF8)
     try:
-        return file.read_bytes()
+        return file.read_bytes().removeprefix(BOM_UTF8)
     except OSError as problem:
         from anaphora.errors import Io
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -275,7 +276,7 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
     try:
-        lines = [LogLine(str(place), place.read_bytes()) for place in places]
+        lines = [LogLine(str(place), place.read_bytes().removeprefix(BOM_UTF8)) for place in places]
     except OSError:
         return None  # reported when the files are read one by one
     is_json = all(place.suffix == ".json" for place in places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -167,7 +168,7 @@ class _Prompts:
         name, suffix = str(file), file.suffix.lower()
         is_json = suffix == ".json"
         try:
-            data = file.read_bytes()
+            data = file.read_bytes().removeprefix(BOM_UTF8)
             if not data.strip():
                 self.problems.append(f"{file}: the file is empty")
                 return []

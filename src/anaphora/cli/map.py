@@ -12,6 +12,7 @@ from typing import Any, Protocol, get_args
 import click
 import msgspec
 
+from anaphora.cache.verdict.values import format_usd
 from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.resolve import resolve_each
@@ -131,7 +132,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     "-o",
     "--results",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of the results; by default FILE.results.jsonl.",
+    help="File of the results; by default a.results.jsonl for a.jsonl.",
 )
 @click.option("--restart", is_flag=True, help="Discard the results of earlier runs.")
 @click.option("--skip-invalid", is_flag=True, help="Send the other lines when some are invalid.")
@@ -147,11 +148,11 @@ def command(**given: Any) -> None:
     prompt, too; - reads standard input.
 
     Calls are grouped by their prefix. One call of each group is sent first, the others when they
-    can read what it wrote to the cache. Results are written to FILE.results.jsonl as they come, and
-    are in the order of FILE at the end; what else the next run has to know is in FILE.state.jsonl.
-    Only the user can read these files. A run that was interrupted, or killed, goes on where it
-    ended: results belong to the content of a line, not to its number. Calls that failed are made
-    again.
+    can read what it wrote to the cache. Results of a.jsonl are written to a.results.jsonl as they
+    come, and are in the order of FILE at the end; what else the next run has to know is in
+    a.state.jsonl. Only the user can read these files. A run that was interrupted, or killed, goes
+    on where it ended: results belong to the content of a line, not to its number. Calls that failed
+    are made again.
 
     Exit code 1 when a call failed or --max-cost-usd was reached, 2 for invalid options or lines
     (then nothing was sent), 7 when a key is missing or rejected, 130 when interrupted.
@@ -297,7 +298,7 @@ def _shown_progress(options: _Options, total: int) -> Iterator[_ShowProgress | N
 
 
 def _figures(progress: FanOutProgress) -> str:
-    parts = [f"${progress.cost_usd:.4f}", f"{progress.read_share:.0%} read from the cache"]
+    parts = [format_usd(progress.cost_usd), f"{progress.read_share:.0%} read from the cache"]
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.unpriced:

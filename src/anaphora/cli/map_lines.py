@@ -57,7 +57,9 @@ def _call(line: bytes, defaults: LineDefaults, found: dict[str, Any]) -> Call:
     try:
         value = msgspec.json.decode(line)
     except DECODE_ERRORS as problem:
-        raise InvalidRequest(f"not JSON: {decode_reason(problem, line)}") from None
+        raise InvalidRequest(
+            f"not JSON: {decode_reason(problem, line)}; a text is in quotes"
+        ) from None
     if isinstance(value, str):
         value = {"prompt": value}
     if not isinstance(value, dict):

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from anaphora.cache.verdict.values import format_usd
 from anaphora.errors import BudgetExceeded
 
 T = TypeVar("T")
@@ -32,8 +33,9 @@ class Budget:
         self.exceeded = True
         assert self.limit is not None
         return BudgetExceeded(
-            f"not sent: it may cost ${amount:.4f}, and ${max(self.limit - self.spent, 0):.4f} of"
-            f" ${self.limit:.4f} are left (max_cost_usd)",
+            f"not sent: it may cost {format_usd(amount)}, and"
+            f" {format_usd(max(self.limit - self.spent, Decimal(0)))} of {format_usd(self.limit)}"
+            " are left (max_cost_usd)",
             limit=self.limit,
         )
 
