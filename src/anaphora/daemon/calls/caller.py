@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
-from anaphora.catalog import Price
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
@@ -30,30 +29,20 @@ from anaphora.client.turn import Caller, TurnRequest
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
-from anaphora.daemon.money.billed_prices import booked_model
-from anaphora.daemon.money.bounds import CostBound
-from anaphora.daemon.money.late_bills import LateBill, LateBills
-from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.money.settling import (
-    AttemptCost,
-    cost_of_failure,
-    cost_of_reply,
-    label_costs,
-    nano_usd_up,
-    thinks_unseen,
-)
+from anaphora.daemon.money.late_bills import LateBills
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import (
     GrowingConversation,
     StoredHistory,
     continued_tokens,
 )
-from anaphora.daemon.money.surcharges import billed_rates
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
-from anaphora.errors import Denied, Upstream
+from anaphora.errors import Denied
 from anaphora.tokens import Counts
-from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
+from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
 
+from .bill import CallBill
 from .conversations import CallMemory, RememberedCall
 from .fair_admission import FairAdmission, SharedLimits
 from .provider_news import ProviderNews
@@ -107,22 +96,12 @@ class DelegatedCall(Caller):
         self._refresher = refresher
         self._builder = RequestBuilder(tools.memory, tools.shared, call, facts, stored_tokens)
         self._rated: Taken | None = None
-        self._bound = CostBound(0, 0, 0)
-        self._hold: OpenHold | None = None
+        self._bill = CallBill(tools, call, self._builder)
         self._grown: list[GrowingConversation] = []
         self._sent = False
         """An attempt may have reached a provider."""
-        self._usage = Usage()
-        """As the app sees it."""
-        self._hidden = 0
-        """Tokens that it read and that other apps wrote."""
         self._expected: Prediction | None = None
         """What a stream should read by the app's own earlier calls."""
-        self._cost: AttemptCost | None = None
-        self._own_saved: Decimal | None = None
-        """What the cache saved, as the app sees it."""
-        self._unbilled = 0
-        """Nano-dollars that were charged for attempts without a bill."""
         self._refused = False
         """The daemon refused the call before anything was sent."""
         self._early: Verdict | None = None
@@ -201,12 +180,12 @@ class DelegatedCall(Caller):
         if facts is not None and facts.handles:
             history = self._tools.history
             builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
-        self._bound = builder.bound(prepared, target)
+        bound = self._bill.bound = builder.bound(prepared, target)
         if facts is not None and facts.handles and not self._grown:
-            self._grown = await history.begin(app, facts, self._bound.output_tokens)
+            self._grown = await history.begin(app, facts, bound.output_tokens)
         grant = self._call.app.grant.llm
         if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
-            tokens = Counts(prepared.rendered).total + self._bound.output_tokens
+            tokens = Counts(prepared.rendered).total + bound.output_tokens
             self._rated = await self._tools.rates.admit(self._call.app, tokens)
         return prepared
 
@@ -268,7 +247,7 @@ class DelegatedCall(Caller):
             remembered,
             self._builder.facts,
             flight.prepared[flight.index],
-            replace(flight.reply, usage=self._usage),
+            replace(flight.reply, usage=self._bill.usage),
             (flight.sent_at, flight.first_at),
         )
         return notices
@@ -296,14 +275,13 @@ class DelegatedCall(Caller):
 
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
         call, remembered = self._call, self._builder.remembered
-        own = None
-        if self._hidden:
-            cost = None if self._cost is None else self._cost.usd
-            own = OwnBill(usage=self._usage, cost_usd=cost, saved=self._own_saved)
+        own, bill = None, self._bill
+        if bill.hidden:
+            own = OwnBill(usage=bill.usage, cost_usd=bill.cost_usd, saved=bill.saved)
         return replace(
             super()._ended(flight, record),
             own=own,
-            unbilled_nano_usd=self._unbilled,
+            unbilled_nano_usd=bill.unbilled,
             conversation="" if remembered is None else remembered.conversation,
             turn=0 if remembered is None else remembered.turn,
             app=call.app.id,
@@ -315,14 +293,7 @@ class DelegatedCall(Caller):
     # ── The guard of attempts ────────────────────────────────────────────────────────────────────
 
     async def begin(self, flight: InFlight) -> None:
-        target = flight.target
-        self._hold = await self._tools.ledger.hold(
-            self._call.app,
-            provider=target.endpoint.id,
-            model=target.model,
-            request_id=self._call.request_id,
-            bound=self._bound.nano_usd or 0,
-        )
+        await self._bill.hold(flight.target)
         self._sent = True
         if flight.stream:
             self._is_judged = False
@@ -337,136 +308,12 @@ class DelegatedCall(Caller):
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
     ) -> None:
-        hold, self._hold = self._hold, None
-        try:
-            if flight.reply is not None:
-                self._billed(flight, flight.reply)
-                if self._rated is not None and flight.reply.usage.total is not None:
-                    self._tools.rates.correct(self._rated, flight.reply.usage.total)
-            if hold is None:
-                return
-            if not sent:
-                hold.release()
-            elif flight.reply is not None:
-                self._settle(hold, flight)
-            else:
-                self._settle_failure(hold, flight, error, partial)
-        except Exception as problem:
-            flight.failed("settle_failed", problem)
-            if hold is not None:
-                self._unbilled += hold.hold.bound
-                hold.settle_at_bound()
-
-    def _billed(self, flight: InFlight, reply: Reply) -> None:
-        """Notes the bill, as far as the app itself caused it."""
-        remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
-        self._usage = reply.usage
-        if remembered is None:
-            return
-        if self._builder.masked:
-            expected = self._tools.memory.expect(remembered, flight.target.rules)
-            self._usage, self._hidden = own_usage(reply.usage, expected, prepared.plan)
-        # A verdict needs to know whether reads are reported at all.
-        billed = self._usage if reply.usage.read is not None else reply.usage
-        remembered.sent = replace(
-            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
-        )
-
-    def _settle(self, hold: OpenHold, flight: InFlight) -> None:
-        prepared = flight.prepared[flight.index]
-        usage, plan = self._usage, prepared.plan
-        price, surcharge = billed_rates(self._builder.facts, flight, flight.reply)
-        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
-        if cost.usd is None:
-            self._unbilled += cost.nano_usd
-        saved = self._own_saved = saved_usd(usage, price)
-        hold.settle_later(
-            cost.nano_usd,
-            cost.kind,
-            usage=usage,
-            read_by_others=self._hidden,
-            labels=self._labels(prepared, cost, price),
-            saved=0 if saved is None else nano_usd_up(saved),
-            model=booked_model(self._builder.facts, flight.target, flight.reply),
-        )
-        if not self._hidden:
-            flight.cost_usd, flight.saved = cost.usd, saved
-        if cost.kind == "bound":
-            self._bill_later(hold, flight, flight.reply)
-
-    def _bill_later(self, hold: OpenHold, flight: InFlight, reply: Reply | None) -> bool:
-        """Whether the bill comes when the app fetches the response: the provider makes it in the
-        background."""
-        builder = self._builder
-        facts = builder.facts
-        if facts is None or not facts.background or reply is None or not reply.id:
-            return False
-        expected = None
-        if builder.masked and builder.remembered is not None:
-            expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
-        bill = LateBill.of(
-            reply.id,
-            hold,
-            facts,
-            flight,
-            most=self._bound,
-            masked=builder.masked,
-            expected=expected,
-        )
-        self._tools.late_bills.add(self._call.app.id, bill)
-        return True
-
-    def _settle_failure(
-        self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
-    ) -> None:
-        prepared, target = flight.prepared[flight.index], flight.target
-        if not isinstance(error, Upstream) and self._bill_later(hold, flight, partial):
-            self._unbilled += hold.hold.bound
-            hold.settle_at_bound()
-            return
-        price, surcharge = billed_rates(self._builder.facts, flight, partial)
-        partial, hidden = self._own_part(flight, partial)
-        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
-        cost = cost_of_failure(
-            error,
-            partial,
-            price=price,
-            plan=prepared.plan,
-            bound=hold.hold.bound,
-            input_tokens=self._bound.input_tokens,
-            unseen_tokens=self._bound.output_tokens if unseen else 0,
-            answers=1 if self._builder.facts is None else self._builder.facts.n,
-            bytes_per_token=target.profile.bytes_per_token.value,
-            surcharge=surcharge,
-        )
-        self._unbilled += cost.nano_usd
-        hold.settle_later(
-            cost.nano_usd,
-            cost.kind,
-            usage=cost.usage,
-            read_by_others=hidden,
-            labels=self._labels(prepared, cost, None),
-            model=booked_model(self._builder.facts, target, partial),
-        )
-
-    def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:
-        """A reply that broke off, as far as the app itself caused its usage, and how many tokens it
-        read that other apps wrote."""
-        remembered = self._builder.remembered
-        if partial is None or partial.usage.input is None:
-            return partial, 0
-        if remembered is None or not self._builder.masked:
-            return partial, 0
-        expected = self._tools.memory.expect(remembered, flight.target.rules)
-        plan = flight.prepared[flight.index].plan
-        usage, hidden = own_usage(partial.usage, expected, plan)
-        return replace(partial, usage=usage), hidden
-
-    def _labels(
-        self, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
-    ) -> Mapping[str, int]:
-        """Nano-dollars by label. An attempt that failed is given no price."""
-        return label_costs(() if price is None else prepared.block_shares(), cost, price)
+        self._bill.end(flight, error, sent=sent, partial=partial)
+        if self._rated is not None and flight.reply is not None:
+            total = flight.reply.usage.total
+            if total is not None:
+                correct = self._tools.rates.correct
+                flight.guarded("limits_failed", None, correct, self._rated, total)
 
     # ── What the app gets ────────────────────────────────────────────────────────────────────────
 
@@ -487,10 +334,10 @@ class DelegatedCall(Caller):
     def _app_reply(self, flight: InFlight, reply: Reply, record: Record) -> AppReply:
         target, builder = flight.target, self._builder
         if builder.masked:
-            reply = own_reply(reply, self._usage)
+            reply = own_reply(reply, self._bill.usage)
         cost: Decimal | None = flight.cost_usd
-        if self._hidden:
-            cost = None if self._cost is None else self._cost.usd
+        if self._bill.hidden:
+            cost = self._bill.cost_usd
         # Bytes that pass only where nothing is hidden would tell that.
         passes = builder.passes_bytes and not builder.masked
         return AppReply(
@@ -501,7 +348,7 @@ class DelegatedCall(Caller):
             reply=reply,
             body=flight.body if passes else None,
             headers=_passed(flight),
-            usage=self._usage,
+            usage=self._bill.usage,
             cost_usd=cost,
             verdict=flight.verdict,
             notices=without_details(record.notices),
@@ -539,7 +386,7 @@ class DelegatedCall(Caller):
     def _masked(self, event: Event) -> Event:
         """An event without what other apps wrote."""
         if isinstance(event, ReplyEnd):
-            return ReplyEnd(own_reply(event.reply, self._usage))
+            return ReplyEnd(own_reply(event.reply, self._bill.usage))
         if isinstance(event, ReplyStart):
             return replace(event, extras=own_extras(event.extras))
         if isinstance(event, UsageUpdate):

@@ -376,8 +376,8 @@ class PrefixRefresher:
         call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
         await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
         kept.count += 1
-        kept.usd += call.cost_usd or Decimal(0)
-        if (call.usage.read or 0) < NEARLY * prefix.tokens:
+        kept.usd += call.bill.cost_usd or Decimal(0)
+        if (call.bill.usage.read or 0) < NEARLY * prefix.tokens:
             return False
         if remembered is not None and state.sent is not None:
             self._tools.memory.refreshed(remembered, state.sent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 
 import msgspec
 from msgspec.structs import replace
@@ -28,11 +27,13 @@ from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.settling import AttemptCost
 from anaphora.daemon.values import App, AppCall
 from anaphora.tokens import Counts
-from anaphora.values import Reply, Usage
+from anaphora.values import Reply
 from anaphora.wire.reading import Members, decode_members
 
+from .bill import CallBill
 from .caller import CallTools, DelegatedCall
 from .conversations import RememberedCall
+from .requests import RequestBuilder
 
 METHOD = "keep_warm"
 """Of refreshes, in the audit log; and their label in the ledger."""
@@ -43,6 +44,32 @@ class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
 
     prepared: PreparedRequest
     facts: RequestFacts
+
+
+class _RefreshBill(CallBill):
+    """The bill of a refresh."""
+
+    def __init__(
+        self, tools: CallTools, call: AppCall, builder: RequestBuilder, state: ProviderState
+    ) -> None:
+        super().__init__(tools, call, builder)
+        self._state = state
+
+    def _labels(
+        self,
+        prepared: PreparedRequest,  # noqa: ARG002
+        cost: AttemptCost,
+        price: Price | None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Refreshes have a label of their own, by which all nodes find what a day's have cost."""
+        return {METHOD: cost.nano_usd} if cost.nano_usd else {}
+
+    def _note(self, flight: InFlight, reply: Reply) -> None:
+        self.usage = reply.usage
+        if self._builder.masked:
+            prepared = flight.prepared[flight.index]
+            expected = self._state.predict(prepared)
+            self.usage, self.hidden = own_usage(reply.usage, expected, prepared.plan)
 
 
 class DelegatedRefresh(DelegatedCall):
@@ -73,21 +100,17 @@ class DelegatedRefresh(DelegatedCall):
         self._state = state
         self._prepared = refresh.prepared
         self._builder.masked = tools.shared.isolates(app.grant, target.endpoint.id)
+        self._bill = _RefreshBill(tools, call, self._builder, state)
 
     @property
-    def usage(self) -> Usage:
-        """As the app sees it."""
-        return self._usage
-
-    @property
-    def cost_usd(self) -> Decimal | None:
-        return None if self._cost is None else self._cost.usd
+    def bill(self) -> CallBill:
+        return self._bill
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
         prepared, grant = self._prepared, self._call.app.grant.llm
-        self._bound = self._builder.bound(prepared, self._targets[index])
+        bound = self._bill.bound = self._builder.bound(prepared, self._targets[index])
         if grant.requests_per_minute or grant.tokens_per_minute:
-            tokens = Counts(prepared.rendered).total + self._bound.output_tokens
+            tokens = Counts(prepared.rendered).total + bound.output_tokens
             self._rated = await self._tools.rates.admit(self._call.app, tokens)
         return prepared
 
@@ -95,28 +118,13 @@ class DelegatedRefresh(DelegatedCall):
         """Never again: that the provider fails is for the next call to find out."""
         return replace(super().retry_of(target), max_attempts=1)
 
-    def _labels(
-        self,
-        prepared: PreparedRequest,  # noqa: ARG002
-        cost: AttemptCost,
-        price: Price | None,  # noqa: ARG002
-    ) -> dict[str, int]:
-        """Refreshes have a label of their own, by which all nodes find what a day's have cost."""
-        return {METHOD: cost.nano_usd} if cost.nano_usd else {}
-
-    def _billed(self, flight: InFlight, reply: Reply) -> None:  # noqa: ARG002
-        self._usage = reply.usage
-        if self._builder.masked:
-            expected = self._state.predict(self._prepared)
-            self._usage, self._hidden = own_usage(reply.usage, expected, self._prepared.plan)
-
     def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
         if reply is None:
             return None
         verdict, _ = refreshed(
             self._state,
             self._prepared,
-            replace(reply, usage=self._usage),
+            replace(reply, usage=self._bill.usage),
             at=flight.sent_at,
             first=flight.first_at,
             price=flight.target.price(flight.sent_at, service_tier(self._prepared)),
