@@ -227,6 +227,38 @@ def test_all_pages_of_a_listing_are_read(emu: Emulator) -> None:
     run(emu, main)
 
 
+def test_server_that_does_not_start_is_ended_at_once(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is waited for that a server does only when it has started."""
+    monkeypatch.setattr("anaphora.client.mcp.connection._CLOSE_SECONDS", 2 * PATIENT)
+    silent = McpServer(
+        command=(sys.executable, "-c", f"import time; time.sleep({4 * PATIENT})"), start_timeout=0.1
+    )
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            chat = emulated.client.session("anthropic", mcp=[silent])
+            async with asyncio.timeout(PATIENT):
+                with pytest.raises(errors.Transport, match="did not list its tools within"):
+                    await chat.send("Hello")
+
+    asyncio.run(main())
+
+
+def test_command_that_does_not_exist_is_named(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            absent = McpServer(name="files", command=("no-such-command", "-y"))
+            with pytest.raises(errors.Transport) as caught:
+                await emulated.client.session("anthropic", mcp=[absent]).send("Hello")
+            assert str(caught.value).endswith(
+                "the MCP server files (no-such-command) cannot be used: no command no-such-command"
+            )
+
+    asyncio.run(main())
+
+
 def test_keys_reach_the_server_and_nothing_else(
     emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,20 +64,20 @@ class McpConnection:
             await self._end_task()
             server, ready = self.settings.server, asyncio.get_running_loop().create_future()
             self._ended, self._changed = asyncio.Event(), asyncio.Event()
-            self._task = asyncio.create_task(self._run(ready), name=f"mcp {self.name}")
+            self._task = task = asyncio.create_task(self._run(ready), name=f"mcp {self.name}")
             try:
                 async with asyncio.timeout(server.start_timeout):
                     client: mcp.Client = await asyncio.shield(ready)
-            except TimeoutError:
+            except BaseException as problem:
+                task.cancel()  # it waits for `_ended` only when the tools are known
                 await self._end_task()
+                if not isinstance(problem, TimeoutError):
+                    raise
                 raise Transport(
                     f"the MCP server {self.name} ({server.place}) did not list its tools within"
                     f" {server.start_timeout:g} s",
                     phase="connect",
                 ) from None
-            except BaseException:
-                await self._end_task()
-                raise
             return client
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
@@ -235,8 +235,10 @@ class McpConnection:
     def _start_error(self, problem: BaseException, errors: IO[str]) -> BaseException:
         if isinstance(problem, InvalidRequest | MissingExtra | asyncio.CancelledError):
             return problem
-        place = self.settings.server.place
-        text = f"the MCP server {self.name} ({place}) cannot be used: {described(problem)}"
+        place, reason = self.settings.server.place, described(problem)
+        if isinstance(problem, FileNotFoundError) and problem.filename == place:
+            reason = f"no command {place}"
+        text = f"the MCP server {self.name} ({place}) cannot be used: {reason}"
         with contextlib.suppress(OSError, ValueError):
             errors.seek(0)
             if written := errors.read()[-_SHOWN_ERRORS:].strip():
