@@ -271,6 +271,16 @@ def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     return read_session(lines, _RequestLog())
 
 
+class _Options(msgspec.Struct):
+    prompt_cache_options: Any = None
+
+
+def _is_explicit(request: bytes) -> bool:
+    """Whether a request to OpenAI is cached at its own breakpoints only."""
+    options = msgspec.json.decode(request, type=_Options).prompt_cache_options
+    return isinstance(options, dict) and options.get("mode") == "explicit"
+
+
 class _LoggedConversation(msgspec.Struct):
     place: str
     head: Trace
@@ -303,6 +313,7 @@ class _RequestLog:
             t_end=logged.ended,
             usage=_trace_usage(logged.reply(codec).usage),
             breakpoints=breakpoints,
+            explicit=_is_explicit(logged.request),
         )
         digest = blake3(msgspec.json.encode([(provider, model, logged.wire), tools])).digest(16)
         digests = [digest]

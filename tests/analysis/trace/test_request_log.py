@@ -107,6 +107,18 @@ def test_request_without_markers_has_no_breakpoints() -> None:
     assert [call.outcome.read for call in Predictor().play([trace])] == [0, 0]
 
 
+def test_explicit_mode_caches_at_breakpoints_only() -> None:
+    first = {**CHAT, "model": "gpt-6.1-sol"}
+    second = {**first, "messages": [*first["messages"], {"role": "user", "content": "r"}]}
+    usage = {"prompt_tokens": 3008, "prompt_tokens_details": {"cached_tokens": 0}}
+    for options, reads in (({}, True), ({"prompt_cache_options": {"mode": "explicit"}}, False)):
+        (trace,) = traces(
+            *[{"request": {**one, **options}, "response": {**CHOICES, "usage": usage}, "time": at}
+              for at, one in enumerate((first, second))]
+        )  # fmt: skip
+        assert [bool(call.outcome.read) for call in Predictor().play([trace])] == [False, reads]
+
+
 WAYS: list[Json] = [
     {"request": CHAT, "response": CHOICES},
     {"request_body": json.dumps(CHAT), "response_body": json.dumps(CHOICES)},

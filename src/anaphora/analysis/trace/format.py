@@ -134,6 +134,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     is compared with it."""
     breakpoints: tuple[Breakpoint, ...] | None = None
     """None where they were not recorded."""
+    explicit: bool = False
+    """The request forbids the provider to place a breakpoint of its own."""
     note: str | None = None
     model: str | None = None
     """The model, when not the conversation's."""

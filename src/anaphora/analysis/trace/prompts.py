@@ -479,6 +479,8 @@ def _found(prompt: CallPrompt, outcome: Outcome) -> tuple[int, int, int]:
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
     """The TTL of the marker that the provider places: at every call, or where one was asked for."""
+    if call.explicit:
+        return None
     where = rules.automatic_breakpoint.value
     recorded = [marker.ttl for marker in call.markers if marker.where == "automatic"]
     if where == "last_message" and rules.default_ttl is not None:
