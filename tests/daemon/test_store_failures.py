@@ -105,6 +105,30 @@ async def test_a_disk_that_works_again_is_noticed_without_a_call(path: Path) -> 
 
 
 @in_event_loop
+async def test_failures_are_logged_once_until_something_was_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is full may have room for the probe, and for nothing else."""
+
+    async def failed() -> None:
+        with full_disk(path), pytest.raises(StoreUnavailable):
+            await hold(ledger)
+
+    async with opened(path) as ledger:
+        assert isinstance(ledger.store, SqliteStore)
+        await (await hold(ledger)).settle(1, "billed")
+        for _ in range(3):
+            await failed()
+            await written(ledger.store)  # the probe was
+        assert caplog.text.count("the store cannot be written") == 1
+        assert "can be written again" not in caplog.text
+        await (await hold(ledger)).settle(1, "billed")
+        assert caplog.text.count("the store can be written again") == 1
+        await failed()
+        assert caplog.text.count("the store cannot be written") == 2
+
+
+@in_event_loop
 async def test_a_settlement_that_was_never_written_is_found_as_an_open_hold(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -345,7 +345,10 @@ def test_change_is_found(
     change(folder, files)
     assert main(["replay", "verify", str(folder), "--json"]) == 5
     printed = capsys.readouterr()
-    assert check in {one["check"] for one in json.loads(printed.out)["problems"]}
+    problems = json.loads(printed.out)["problems"]
+    assert check in {one["check"] for one in problems}
+    named = [one["path"] for one in problems]
+    assert len(named) == len(set(named)), "one line for each file"
     assert "failed its integrity check" in printed.err
     assert main(["replay", "verify", str(folder)]) == 5
     assert check in capsys.readouterr().out

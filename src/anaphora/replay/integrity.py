@@ -116,7 +116,8 @@ def check_folder(folder: Path, *, track: Track | None = None, deep: bool = False
     if checked.problems:
         return checked
     listed = _listed(checked, files)
-    for path in files.names.keys() - listed.keys():
+    judged = {problem.path for problem in checked.problems}
+    for path in files.names.keys() - listed.keys() - judged:
         _judge_unlisted(checked, files, path)
     rows: Iterable[FixtureEntry] = listed.values()
     for entry in rows if track is None else track(rows, len(listed)):

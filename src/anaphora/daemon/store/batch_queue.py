@@ -9,6 +9,7 @@ This half runs in the event loop of the callers; a subclass writes.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from anaphora.errors import StoreUnavailable
 
 from . import Settlement
 from .batch import Change, HoldRequest, Operation, Outcome
+
+_log = logging.getLogger("anaphora.daemon")
 
 #: Operations of one batch at most.
 _MOST = 2_000
@@ -58,6 +61,7 @@ class BatchQueue:
         """Why the last batch failed; None: it did not."""
         self.waiting = 0
         """Operations that could not be written so far, and are kept."""
+        self._failure_logged = False
         self._probe = probe
         self._on_abandoned = on_abandoned
         self._queue: SimpleQueue[Pending | Signal] = SimpleQueue()
@@ -150,6 +154,18 @@ class BatchQueue:
                 await self.commit(self._probe)
 
     # ── For the writer ───────────────────────────────────────────────────────────────────────────
+
+    def _log_failure(self, reason: str) -> None:
+        if not self._failure_logged:
+            _log.error("the store cannot be written: %s", reason)
+        self._failure_logged = True
+
+    def _log_success(self, batch: Sequence[Pending]) -> None:
+        """After a failure. A probe alone does not count: a disk that is full may have room for it,
+        and none for the next hold."""
+        if self._failure_logged and any(one.operation is not self._probe for one in batch):
+            _log.warning("the store can be written again")
+            self._failure_logged = False
 
     def _take(self, first: Pending | Signal | None) -> tuple[list[Pending], bool]:
         """All that waits, beginning with what was taken from the queue; whether more may come."""

@@ -94,16 +94,14 @@ class GroupCommit(BatchQueue):
             else:
                 self._refused(batch[0], problem)
         else:
-            if self.problem is not None:
-                _log.warning("the store can be written again")
+            self._log_success(batch)
             self.problem, self._wait = None, _FIRST_WAIT
             self._deliver(zip(batch, outcomes, strict=True))
 
     def _failed(self, batch: Sequence[Pending], problem: Exception) -> None:
         reason = described(problem)
-        if self.problem is None:
-            _log.error("the store cannot be written: %s", reason)
-        else:
+        self._log_failure(reason)
+        if self.problem is not None:
             self._wait = min(self._wait * 2, _LONGEST_WAIT)
         self.problem = reason
         self._kept += [one for one in batch if one.kept]

@@ -260,8 +260,7 @@ class BatchWriter(BatchQueue):
     async def _written(
         self, batch: Sequence[Pending], outcomes: Sequence[Outcome], *, is_last: bool
     ) -> None:
-        if self.problem is not None:
-            _log.warning("the store can be written again")
+        self._log_success(batch)
         self.problem, self._wait, self._next_attempt = None, _FIRST_WAIT, 0.0
         if is_last and self._journalled and not self._kept and self._journal is not None:
             await asyncio.to_thread(self._journal.clear)
@@ -273,8 +272,7 @@ class BatchWriter(BatchQueue):
 
     async def _fail(self, batch: Sequence[Pending], reason: str, *, keep: bool = True) -> None:
         """`keep`: for the next attempt; not where a statement that writes it is under way."""
-        if self.problem is None:
-            _log.error("the store cannot be written: %s", reason)
+        self._log_failure(reason)
         self.problem = reason
         message = f"the store cannot be written: {reason}"
         self._deliver(
