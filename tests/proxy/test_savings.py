@@ -244,6 +244,13 @@ def test_failed_comparison_loses_no_verdict(emu: Emulator, monkeypatch: pytest.M
             " (both simulated; billed: $0.1900).",
         ),
         (
+            0,
+            "0.2",
+            "0.199",
+            "Anaphora's markers hardly make the same 3 calls cheaper: $0.1990 with them, $0.2000 without"
+            " (both simulated; billed: $0.1900).",
+        ),
+        (
             3,
             "0.2",
             "0.05",

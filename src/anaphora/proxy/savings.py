@@ -118,8 +118,9 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
         )
         how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
         if self.share < _WORTH_SAYING:
+            make = "hardly make" if self.saved_usd > 0 else "do not make"
             return (
-                f"Anaphora's markers do not make {same} cheaper: {having} with them,"
+                f"Anaphora's markers {make} {same} cheaper: {having} with them,"
                 f" {without} without {how}."
             )
         if self.placed:
