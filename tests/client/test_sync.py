@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,6 +134,28 @@ def test_errors_are_those_of_the_client(running: emulator.Emulator) -> None:
     with pytest.raises(errors.InvalidRequest, match="the client is closed"):
         client.complete("Hello?", "main")
     client.close()  # may be called again
+
+
+CONSUMED: dict[str, Callable[[Client], Callable[[], object]]] = {
+    "result": lambda client: client.send("Hello?", "main").result,
+    "events": lambda client: partial(next, iter(client.send("Hello?", "main"))),
+    "text": lambda client: partial(next, client.send("Hello?", "main").text),
+    "run": lambda client: client.session("main").run("Hello?").result,
+    "map": lambda client: client.map(["Hello?"], "main").result,
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", CONSUMED)
+def test_call_of_a_closed_client_is_refused_and_not_forgotten(
+    running: emulator.Emulator, kind: str
+) -> None:
+    with client_of(running.url) as client:
+        consume = CONSUMED[kind](client)
+    with pytest.raises(errors.InvalidRequest, match="the client is closed"):
+        consume()
+    del consume
+    gc.collect()  # it does not warn that its result was never requested
 
 
 def test_threads_share_a_client(running: emulator.Emulator) -> None:

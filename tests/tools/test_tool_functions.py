@@ -112,6 +112,11 @@ def a_pair(p: tuple[int, str]) -> None: ...
 def anything(p: Any) -> None: ...
 def a_date(p: datetime.date) -> None: ...
 def a_time(p: datetime.datetime | None) -> None: ...
+
+
+def annotated_union(
+    p: int | Annotated[datetime.datetime | bool | None, Meta(description="when")],
+) -> None: ...
 def an_optional(p: int | None) -> None: ...
 def a_union(p: int | str) -> None: ...
 def a_literal(p: Literal["b", "a"]) -> None: ...
@@ -120,6 +125,7 @@ def bounded(p: Annotated[int, Meta(ge=1, le=9, description="one digit")]) -> Non
 def annotated_text(p: Annotated[str, "in words"]) -> None: ...
 
 
+A_TIME = {"type": "string", "format": "date-time"}
 HINTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (a_str, {"type": "string"}),
     (a_float, {"type": "number"}),
@@ -138,7 +144,16 @@ HINTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     ),
     (anything, {}),
     (a_date, {"type": "string", "format": "date"}),
-    (a_time, {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}),
+    (a_time, {"anyOf": [A_TIME, {"type": "null"}]}),
+    (
+        annotated_union,
+        {
+            "anyOf": [
+                {"type": "integer"},
+                {"description": "when", "anyOf": [A_TIME, {"type": "boolean"}, {"type": "null"}]},
+            ]
+        },
+    ),
     (an_optional, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
     (a_union, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
     (a_literal, {"enum": ["a", "b"]}),

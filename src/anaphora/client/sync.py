@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import (
+    AsyncIterator,
     Callable,
     Generator,
     Iterable,
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
 from anaphora.cache.plan import Advice
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
@@ -251,6 +253,22 @@ class Client:
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
 
+    def _result(self, call: Pending[T]) -> T:
+        try:
+            return self._background.call(lambda: call)
+        except InvalidRequest:
+            call.close()  # refused, as by a closed client, but not forgotten
+            raise
+
+    def _iterate(
+        self, call: Pending[Any], make: Callable[[], AsyncIterator[T]]
+    ) -> Generator[T, None, None]:
+        try:
+            yield from self._background.iterate(make)
+        except InvalidRequest:
+            call.close()
+            raise
+
 
 class SyncTurn(Generic[Parsed]):
     """A turn that is made when it is iterated over, or its result is requested; once."""
@@ -261,7 +279,7 @@ class SyncTurn(Generic[Parsed]):
         turn.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event, None, None]:
-        return self._client._background.iterate(self._turn.__aiter__)
+        return self._client._iterate(self._turn, self._turn.__aiter__)
 
     def __enter__(self) -> Generator[Event, None, None]:
         """The events; the call is cancelled when the block is left before their end."""
@@ -273,7 +291,7 @@ class SyncTurn(Generic[Parsed]):
 
     def result(self) -> Response[Parsed]:
         """The whole response, as awaiting a `Turn` returns it."""
-        return self.response or self._client._background.call(lambda: self._turn)
+        return self.response or self._client._result(self._turn)
 
     @property
     def text(self) -> SyncTextStream:
@@ -297,11 +315,11 @@ class SyncRun(Generic[Parsed]):
         run.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
-        return self._client._background.iterate(self._run.__aiter__)
+        return self._client._iterate(self._run, self._run.__aiter__)
 
     def result(self) -> RunResult[Parsed]:
         """The outcome, as awaiting a `Run` returns it."""
-        return self._run.result or self._client._background.call(lambda: self._run)
+        return self._run.result or self._client._result(self._run)
 
     @property
     def text(self) -> SyncTextStream:
@@ -321,11 +339,11 @@ class SyncFanOut(Generic[Parsed]):
         fan_out.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[FanOutItem[Parsed], None, None]:
-        return self._client._background.iterate(self._fan_out.__aiter__)
+        return self._client._iterate(self._fan_out, self._fan_out.__aiter__)
 
     def result(self) -> FanOutResult[Parsed]:
         """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
-        return self._fan_out.result or self._client._background.call(lambda: self._fan_out)
+        return self._fan_out.result or self._client._result(self._fan_out)
 
     @property
     def progress(self) -> FanOutProgress:
@@ -354,7 +372,7 @@ class SyncTextStream(Iterator[str]):
     def __next__(self) -> str:
         if self._pieces is None:
             stream = self._call.text
-            self._pieces = self._client._background.iterate(stream.__aiter__)
+            self._pieces = self._client._iterate(self._call, stream.__aiter__)
         return next(self._pieces)
 
     def __enter__(self) -> Self:

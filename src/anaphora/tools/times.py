@@ -47,8 +47,9 @@ def _inner(
     """The types inside of a type, each with its schema."""
     if isinstance(info, _Fields | inspect.NamedTupleType):
         if "prefixItems" in schema:  # without the tag, which may be the first
-            fields = schema["prefixItems"][-len(info.fields) :]
-            return zip((field.type for field in info.fields), fields, strict=True)
+            items = schema["prefixItems"]
+            items = items[len(items) - len(info.fields) :]
+            return zip((field.type for field in info.fields), items, strict=True)
         return [(field.type, schema["properties"][field.encode_name]) for field in info.fields]
     if isinstance(info, _Items) and "items" in schema:
         return [(info.item_type, schema["items"])]
@@ -62,10 +63,15 @@ def _inner(
 def _branches(
     info: inspect.UnionType, schema: dict[str, Any]
 ) -> Iterable[tuple[inspect.Type, dict[str, Any]]]:
-    """The types of a union. msgspec writes structs last; several are a union of their own."""
-    branches = []
-    for branch in schema["anyOf"]:
-        branches += branch.get("anyOf", [branch])
+    """The types of a union. msgspec writes structs behind others, several as a union of their own,
+    and null last."""
     types = [_bare(one) for one in info.types if not isinstance(one, inspect.NoneType)]
-    types.sort(key=lambda one: isinstance(one, inspect.StructType) and not one.array_like)
-    return zip(types, (one for one in branches if one != {"type": "null"}), strict=True)
+    types.sort(key=_is_object)
+    branches = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
+    if len(branches) < len(types):
+        branches += branches.pop()["anyOf"]
+    return zip(types, branches, strict=False)
+
+
+def _is_object(info: inspect.Type) -> bool:
+    return isinstance(info, inspect.StructType) and not info.array_like
