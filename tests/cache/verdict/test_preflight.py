@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 from support.planted import PLACES, PNG, body, grown, spec, split
 
-from anaphora import catalog
-from anaphora.cache.verdict import preflight
+from anaphora import catalog, wire
+from anaphora.cache.verdict import SentCall, judge, preflight
 from anaphora.values import Notice
 
 Json = dict[str, Any]
@@ -97,3 +98,28 @@ def test_unsigned_thinking_is_not_bound() -> None:
     after = grown(before)
     after["messages"][0] = ("user", ["What was in the file?"])
     assert [notice.code for notice in looked_at(before, after)] == ["prefix_breaks"]
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
+@pytest.mark.parametrize("mode", [None, "implicit", "explicit"])
+def test_openai_marks_a_split_request_by_itself_unless_it_is_told_not_to(
+    name: str, mode: str | None
+) -> None:
+    def sent(system: str, *more: Json) -> SentCall:
+        messages = [{"role": "system", "content": system * 2000}, *more]
+        body = {"model": "gpt-5.6", "messages" if name == "openai_chat" else "input": messages}
+        if mode is not None:
+            body["prompt_cache_options"] = {"mode": mode}
+        return SentCall(rendered=wire.get(name).split(json.dumps(body).encode()))
+
+    rules = catalog.rules("openai", "gpt-5.6", name)
+    hello, more = ({"role": "user", "content": text} for text in ("Hello", "More?"))
+    earlier, later = sent("Be brief. ", hello), sent("Be brief. ", hello, more)
+    notices = preflight(earlier.rendered, sent("Be long. ", hello).rendered, rules)
+    verdict = judge(earlier, later, rules)
+    if mode == "explicit":
+        assert not notices
+        assert verdict.cause == "no_marker"
+    else:
+        assert [notice.code for notice in notices] == ["prefix_breaks"]
+        assert verdict.result == "hit"

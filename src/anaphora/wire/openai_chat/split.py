@@ -22,6 +22,7 @@ from anaphora.wire.openai import (
 )
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
+    Members,
     converts_errors,
     encode_members,
     known_text,
@@ -43,6 +44,7 @@ from anaphora.wire.splitting import (
 from .messages import close, glue
 from .params import PARAMS
 from .types import (
+    AUTOMATIC,
     MARKABLE,
     MARKERS,
     MEMO,
@@ -72,6 +74,9 @@ def split(
     request = RequestSplit(MEMO, body)
     model = request.take_model()
     raws = request.take_elements("messages")
+    automatic: Ttl | None = "30m"
+    if markers is not None or _is_explicit(request.members):
+        automatic = None
     # Messages are cut differently in each dialect.
     context = None if markers is None else repr(markers)
     system = None
@@ -101,7 +106,15 @@ def split(
         model=model,
         body_order=body_order(request.runs),
         markers=MARKERS if markers is None else marker_bytes(markers),
+        request_markers=AUTOMATIC if markers is None else {},
+        automatic=automatic,
     )
+
+
+def _is_explicit(members: Members) -> bool:
+    """Whether the request forbids OpenAI to place a breakpoint of its own."""
+    options = msgspec.json.decode(members.get("prompt_cache_options", NULL))
+    return isinstance(options, dict) and options.get("mode") == "explicit"
 
 
 def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | None:
