@@ -137,6 +137,7 @@ DIALECTS = [
     {"wire": "anthropic", "model": "claude-sonnet-5-5"},
     {"wire": "openai_responses", "model": "gpt-5.6"},
     {"wire": "openai_chat", "model": "gpt-5.6"},
+    {"dialect": "openrouter", "model": "openai/gpt-5.6-sol"},
     {"dialect": "alibaba", "model": "qwen3-max"},
     {"dialect": "minimax/anthropic", "model": "MiniMax-M2.7"},
 ]
@@ -168,7 +169,7 @@ def test_unrelated_single_calls_write_nothing(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("row", DIALECTS[:3], ids=lambda row: " ".join(row.values()))
+@pytest.mark.parametrize("row", DIALECTS[:4], ids=lambda row: " ".join(row.values()))
 def test_single_calls_with_a_common_prefix_are_cached_from_the_second_on(
     emu: Emulator, row: dict[str, str]
 ) -> None:

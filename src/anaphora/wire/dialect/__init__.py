@@ -76,7 +76,10 @@ class DialectCodec:
         own = last if last is not None and last.speaker is self.dialect else None
         if previous is not None and not _is_reusable(previous.envelope, own):
             previous = msgspec.structs.replace(previous, envelope=previous.envelope.plain)
-        rendered: Rendered = self._codec.render(encoded.call, profile, previous, **self._marking)
+        marking, breakpoints = self._marking, profile.explicit_breakpoints
+        if self.dialect.markers and breakpoints is not None and breakpoints.value:
+            marking = {}  # a model of OpenAI's takes OpenAI's markers
+        rendered: Rendered = self._codec.render(encoded.call, profile, previous, **marking)
         envelope = self._envelope(rendered.envelope, encoded, own)
         place = self._key_place(call, rendered)
         if envelope is rendered.envelope and place == rendered.key_place and not encoded.notices:

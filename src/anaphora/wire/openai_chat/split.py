@@ -162,7 +162,7 @@ def _split_part(
     ttl: Ttl | None = None
     if markers is not None:
         ttl = take_dialect_marker(members, markers)
-    elif "prompt_cache_breakpoint" in members:
+    if (markers is None or (markers and ttl is None)) and "prompt_cache_breakpoint" in members:
         marked, ttl, _ = take_breakpoint(members, path, WIRE)
         ttl = ttl or "30m" if marked else None
     kind = required_text(members, "type", path)
