@@ -107,7 +107,10 @@ def test_openai_marks_a_split_request_by_itself_unless_it_is_told_not_to(
 ) -> None:
     def sent(system: str, *more: Json) -> SentCall:
         messages = [{"role": "system", "content": system * 2000}, *more]
-        body = {"model": "gpt-5.6", "messages" if name == "openai_chat" else "input": messages}
+        body: Json = {
+            "model": "gpt-5.6",
+            "messages" if name == "openai_chat" else "input": messages,
+        }
         if mode is not None:
             body["prompt_cache_options"] = {"mode": mode}
         return SentCall(rendered=wire.get(name).split(json.dumps(body).encode()))
