@@ -447,6 +447,37 @@ async def test_a_batch_that_waits_for_rows_of_a_new_app_locks_none_of_the_others
 
 
 @in_event_loop
+async def test_two_nodes_bill_one_entry_at_once(postgres_place: PostgresPlace) -> None:
+    """The model of an entry changes under the same locks as its amount."""
+    new_sums = (
+        "INSERT INTO sums SELECT day, app, provider, 'other', 0, 0, 0, 0, 0, 0, 0, 0 FROM sums"
+    )
+    async with (
+        node(postgres_place, "a", silent=3600.0) as ledger,
+        node(postgres_place, "b", silent=3600.0) as other,
+    ):
+        late = await hold(ledger)
+        await late.settle(100, "bound")
+        blocking = await connect(postgres_place.address, name="test")
+        try:
+            await blocking.execute("BEGIN")
+            await blocking.execute(new_sums)
+            moving = asyncio.create_task(late.settle(40, "billed", model="other"))
+            await until(lambda: rows(postgres_place, WAITING) == [(1,)], "the model waits")
+            billed = asyncio.create_task(other.settled_hold(late.hold).settle(40, "billed"))
+            await until(lambda: rows(postgres_place, WAITING) == [(2,)], "the bill waits")
+            await blocking.execute("ROLLBACK")
+            await asyncio.gather(moving, billed)
+        finally:
+            blocking.terminate()
+        assert problems_of(postgres_place) == ()
+        spent = [
+            (row.model, row.billed) for row in await ledger.store.spend(["model"]) if row.billed
+        ]
+        assert spent == [("other", 40)]
+
+
+@in_event_loop
 async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
     postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,12 +26,23 @@ UPDATE holds SET model = given.model FROM unnest($1::text[], $2::text[]) AS give
 WHERE holds.id = given.id
 """
 
-#: The same for entries at their bound, whose sums move with them: they are corrected next.
+#: The same for entries at their bound, whose sums move with them: they are corrected next. Locks
+#: their balances first, as `ledger_write` does: another node may correct the same entry.
 _MOVE = """
-WITH old AS MATERIALIZED (
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::text[]) AS given (id, model)
+), locked AS MATERIALIZED (
+    SELECT 1 FROM given JOIN entries ON entries.id = given.id
+    JOIN balances AS row
+    ON row.app = entries.app AND row.period IN (entries.day, left(entries.day, 7))
+    WHERE entries.kind = 'bound' AND entries.model <> given.model
+    ORDER BY row.app, row.period FOR NO KEY UPDATE OF row
+), old AS MATERIALIZED (
     SELECT entries.*, given.model AS answered
-    FROM unnest($1::text[], $2::text[]) AS given (id, model) JOIN entries ON entries.id = given.id
-    WHERE entries.kind = 'bound' AND entries.model <> given.model FOR UPDATE OF entries
+    FROM given JOIN entries ON entries.id = given.id
+    WHERE entries.kind = 'bound' AND entries.model <> given.model
+        AND (SELECT count(*) FROM locked) > 0
+    FOR UPDATE OF entries
 ), moved AS (
     UPDATE entries SET model = old.answered FROM old WHERE entries.id = old.id
 ), change AS MATERIALIZED (
