@@ -299,6 +299,32 @@ def test_items_come_one_by_one_on_request() -> None:
     background.close(nothing)
 
 
+def test_stream_of_a_closed_client_says_so(running: emulator.Emulator) -> None:
+    client = client_of(running.url)
+    events = iter(client.send("Hello?", "main"))
+    assert next(events)
+    client.close()
+    with pytest.raises(errors.Transport, match="the client was closed"):
+        next(events)
+
+
+def test_call_that_begins_while_the_client_is_closed_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for ever."""
+    background = Background("test")
+
+    def close_meanwhile() -> None:
+        monkeypatch.undo()
+        closing = threading.Thread(target=background.close, args=(nothing,))
+        closing.start()
+        closing.join()
+
+    monkeypatch.setattr("anaphora.client.background.call_site", close_meanwhile)
+    with pytest.raises(errors.InvalidRequest, match="the client is closed"):
+        background.call(nothing)
+
+
 def test_timeout_applies_to_all_steps() -> None:
     async def slow() -> Any:
         async with asyncio.timeout(0.05):

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future, wait
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from anaphora.errors import InvalidRequest, Transport
@@ -25,6 +25,9 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
         self._closed = False
+        # So that no call begins after the last one, which nothing would end. The garbage collector
+        # may close a client in a thread that begins a call.
+        self._beginning = threading.RLock()
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon, so that a script can end without closing its client.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
@@ -79,7 +82,8 @@ class Background:
         done.add_done_callback(lambda _: items.put(None))
         try:
             while True:
-                self._loop.call_soon_threadsafe(wanted.release)
+                with suppress(RuntimeError):  # closed meanwhile: the call has ended
+                    self._loop.call_soon_threadsafe(wanted.release)
                 event = items.get()
                 if event is None:
                     _result(done)
@@ -112,7 +116,8 @@ class Background:
         done.add_done_callback(lambda _: put(None))
         try:
             while True:
-                self._loop.call_soon_threadsafe(wanted.release)
+                with suppress(RuntimeError):  # closed meanwhile: the call has ended
+                    self._loop.call_soon_threadsafe(wanted.release)
                 event = await items.get()
                 if event is None:
                     _result(done)
@@ -126,7 +131,7 @@ class Background:
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Cancels all calls, awaits `last`, and ends the thread. May be called again."""
-        if self._closed or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return  # after a fork, thread and connections are the parent's
         if threading.current_thread() is self._thread:
             # The garbage collector may run in this thread.
@@ -142,8 +147,11 @@ class Background:
             await self._loop.shutdown_asyncgens()
             await self._loop.shutdown_default_executor()
 
-        done, _ = self._begin(finish)
-        self._closed = True
+        with self._beginning:
+            if self._closed:
+                return
+            done, _ = self._begin(finish)
+            self._closed = True
         try:
             _result(done)
         finally:
@@ -156,8 +164,6 @@ class Background:
             raise InvalidRequest(
                 "an async tool has to use the async client: this would never return"
             )
-        if self._closed:
-            raise InvalidRequest("the client is closed")
         if os.getpid() != self._process:
             raise InvalidRequest(
                 "the client was made before this process was forked, and its thread and connections"
@@ -180,7 +186,10 @@ class Background:
 
         token = waiting_site.set(call_site())
         try:
-            self._loop.call_soon_threadsafe(begin)  # in a copy of this context
+            with self._beginning:
+                if self._closed:
+                    raise InvalidRequest("the client is closed")
+                self._loop.call_soon_threadsafe(begin)  # in a copy of this context
         finally:
             waiting_site.reset(token)
         return done, begun
