@@ -21,9 +21,9 @@ Kept: TypeAlias = tuple[HandleKind, str, int | None]
 """Kind, id, and the tokens that a request is billed for when it refers to it."""
 
 
-#: What calls leave behind, and no app deletes.
-_FORGOTTEN: tuple[HandleKind, ...] = ("response", "item", "container")
-#: OpenAI keeps responses for 30 days, Anthropic containers.
+#: OpenAI keeps responses and their items for 30 days. How long containers are kept is not
+#: documented alike by all, so they stay the app's.
+_FORGOTTEN: tuple[HandleKind, ...] = ("response", "item")
 _SECONDS = 30 * 86_400.0
 #: Seconds between two removals of older ones.
 _REMOVAL_SECONDS = 60.0
@@ -32,7 +32,7 @@ _MOST_ITEMS = 256
 
 
 class KeptObjects:
-    """Notes whose the objects are that a provider keeps of a call. They are forgotten when the
+    """Notes whose the objects are that a provider keeps of a call. Responses are forgotten when the
     provider has deleted them."""
 
     def __init__(self, store: Store) -> None:
