@@ -183,11 +183,13 @@ def emu(running_emulator: Emulator) -> Emulator:
 
 
 @pytest.fixture(scope="module")
-def new_objects_only() -> None:
+def new_objects_only() -> Iterator[None]:
     """For tests that look at all objects: those that earlier tests left, which may be a million,
     are left out."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
