@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from support.killed import kill_recorders, leftovers
 from support.recordings import key_of, recorded_folder, small_fixture
 
 from anaphora.errors import Io
-from anaphora.replay.store import FixtureStore
+from anaphora.replay.fixture import Fixture
+from anaphora.replay.signing import IndexState, SigningKey
+from anaphora.replay.store import FixtureStore, sign_folder
 
 
 @pytest.mark.parametrize(
@@ -27,39 +30,61 @@ def test_kills_leave_a_valid_folder(tmp_path: Path, kills: int, workers: int, si
         assert leftovers(folder) == []
 
 
+SYSTEM_CALLS = ("write", "replace", "link", "unlink", "ftruncate", "fsync")
+
+
 class Killed(BaseException):
     pass
 
 
-def steps(monkeypatch: pytest.MonkeyPatch, stop_at: int) -> None:
+def steps(monkeypatch: pytest.MonkeyPatch, stop_at: int, torn: int | None = None) -> None:
     """From the `stop_at`th system call that changes something on, none does anything, as after a
-    kill: cleaning up does not happen."""
+    kill: cleaning up does not happen. Where that call is a write, its first `torn` bytes are
+    written."""
     count = 0
 
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
+            if count == stop_at and name == "write" and torn is not None:
+                file, data = arguments
+                real(file, bytes(data)[:torn])
             if count >= stop_at:
                 raise Killed
             return real(*arguments, **options)
 
         return call
 
-    for name in ("write", "replace", "link", "unlink", "ftruncate", "fsync"):
-        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    for name in SYSTEM_CALLS:
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
 
 
-@pytest.mark.parametrize("action", ["add", "remove", "create"])
+@pytest.fixture(scope="module")
+def signing_key(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
+    return SigningKey.generate(tmp_path_factory.mktemp("keys") / "replay.key")
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
+@pytest.mark.parametrize("action", ["add", "remove", "create", "rules"])
 def test_every_step_of_a_change_may_be_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+    signed: bool,
+    signing_key: SigningKey,
 ) -> None:
     """Before or after: nothing in between is ever seen, and the next writer cleans up."""
-    for stop_at in range(1, 40):
+    key = signing_key if signed else None
+    for stop_at in range(1, 60):
         folder = tmp_path / str(stop_at)
         if action != "create":
             recorded_folder(folder)
-            store = FixtureStore.open(folder)
+            if key is not None:
+                sign_folder(folder, key)
+            if action == "rules":
+                (folder / "replay.toml").write_text("shipped_rules = false")
+            store = FixtureStore.open(folder, sign=key, changed_rules=action == "rules")
         done = True
         with monkeypatch.context() as patch:
             steps(patch, stop_at)
@@ -68,21 +93,91 @@ def test_every_step_of_a_change_may_be_the_last(
                     store.add_all([small_fixture("new"), small_fixture("0")])
                 elif action == "remove":
                     store.remove([entry.path for entry in store.entries[:2]])
+                elif action == "rules":
+                    assert store.accept_rules()
                 else:
-                    FixtureStore.open(folder, create=True)
+                    FixtureStore.open(folder, create=True, sign=key)
             except Killed:
                 done = False
-        left = FixtureStore.open(folder)
-        counts = {"add": (4, 6), "remove": (4, 2), "create": (0, 0)}[action]
+        left = FixtureStore.open(folder, sign=key, changed_rules=action == "rules" and not done)
+        counts = {"add": (4, 6), "remove": (4, 2), "create": (0, 0), "rules": (4, 4)}[action]
         assert len(left) in ((counts[1],) if done else counts)
-        again = FixtureStore.open(folder, create=True)
+        if action == "rules":
+            left.accept_rules()
+        again = FixtureStore.open(folder, create=True, sign=key)
         again.add(small_fixture("after"))
         assert leftovers(folder) == []
-        assert len(FixtureStore.open(folder)) == len(left) + 1
+        assert len(FixtureStore.open(folder, sign=key)) == len(left) + 1
         if done:
             break
     assert done
     assert stop_at > 2
+
+
+def test_kill_within_the_write_of_the_index_leaves_a_signed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signing_key: SigningKey
+) -> None:
+    """The kernel ends a write between two pages when its process is killed: some of the entries are
+    in the index. A failing disk ends it anywhere."""
+    recorded_folder(tmp_path / "first", 15)
+    sign_folder(tmp_path / "first", signing_key)
+    index = tmp_path / "first" / "INDEX.toml"
+    before = index.stat().st_size
+    added = [small_fixture(f"new {number}") for number in range(6)]
+    step, size = index_write(monkeypatch, tmp_path / "first", added, signing_key)
+    assert before // 4096 != (before + size) // 4096, "must cross a page"
+    found = set()
+    for cut in sorted({4096 - before % 4096, *range(0, size, 97), size}):
+        folder = tmp_path / f"cut {cut}"
+        shutil.copytree(tmp_path / "first", folder)
+        store = FixtureStore.open(folder, sign=signing_key)
+        with monkeypatch.context() as patch:
+            steps(patch, step, torn=cut)
+            with pytest.raises(Killed):
+                store.add_all(added)
+        left = FixtureStore.open(folder, signed_by=signing_key.public)
+        found.add(len(left))
+        again = FixtureStore.open(folder, sign=signing_key)
+        again.add(small_fixture("after"))
+        assert leftovers(folder) == []
+        assert len(FixtureStore.open(folder, signed_by=signing_key.public)) == len(left) + 1
+    assert found == set(range(15, 22))
+
+
+def index_write(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, added: list[Fixture], key: SigningKey
+) -> tuple[int, int]:
+    """Which system call of `add_all` writes the index, and how many bytes."""
+    shutil.copytree(folder, copy := folder.with_name("copy"))
+    store, calls = FixtureStore.open(copy, sign=key), list[int]()
+
+    def noted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            data = bytes(arguments[1]) if real is write else b""
+            calls.append(len(data) if b"[[fixture]]" in data else 0)
+            return real(*arguments, **options)
+
+        return call
+
+    write = os.write
+    with monkeypatch.context() as patch:
+        for name in SYSTEM_CALLS:
+            patch.setattr(os, name, noted(getattr(os, name)))
+        store.add_all(added)
+    return next((number, size) for number, size in enumerate(calls, 1) if size)
+
+
+def test_index_of_the_same_length_keeps_both_signatures(
+    tmp_path: Path, signing_key: SigningKey
+) -> None:
+    """An index that replaces another one may be as long as that."""
+    recorded_folder(tmp_path)
+    sign_folder(tmp_path, signing_key)
+    index = (tmp_path / "INDEX.toml").read_bytes()
+    before, after = IndexState(index), IndexState(index.replace(b"e", b"d"))
+    assert before.length == after.length
+    (tmp_path / "INDEX.toml.sig").write_bytes(signing_key.signature(before, after))
+    assert len(FixtureStore.open(tmp_path, signed_by=signing_key.public)) == 4
 
 
 @pytest.mark.parametrize("fails_at", range(1, 4))

@@ -144,11 +144,11 @@ def test_rules_of_the_folder_and_of_a_file_apply(tmp_path: Path) -> None:
     (tmp_path / "replay.toml").write_text('[[rule]]\npattern = "T-[0-9]+"\nplaceholder = "<t>"\n')
     extra = tmp_path / "more.toml"
     extra.write_text('shipped_rules = false\n[[redact]]\npattern = "acme-[a-z]{8}"\n')
-    read = settings_of(tmp_path, extra)
+    read = settings_of(tmp_path, (tmp_path / "replay.toml").read_bytes(), extra)
     assert [rule.placeholder for rule in read.rule] == ["<t>"]
     assert [row.pattern for row in read.redact] == ["acme-[a-z]{8}"]
     assert not read.shipped_rules
-    assert settings_of(tmp_path / "none").shipped_rules
+    assert settings_of(tmp_path / "none", None).shipped_rules
 
 
 @each_row(
@@ -170,7 +170,7 @@ def test_wrong_file_is_named_with_its_place(text: str, reason: str, tmp_path: Pa
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Io, match=r"missing\.toml: No such file"):
-        settings_of(tmp_path, tmp_path / "missing.toml")
+        settings_of(tmp_path, None, tmp_path / "missing.toml")
 
 
 # ── Bounded patterns ─────────────────────────────────────────────────────────────────────────────

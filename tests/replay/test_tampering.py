@@ -20,6 +20,8 @@ from anaphora.replay.index import FixtureEntry, file_name, written
 from anaphora.replay.signing import SigningKey
 from anaphora.replay.store import FixtureStore, sign_folder
 
+RULES = '[[rule]]\npattern = "T-[0-9]+"\nplaceholder = "<ticket>"\n'
+
 Change: TypeAlias = Callable[[Path, list[Path]], None]
 
 
@@ -214,6 +216,25 @@ def linked_rules(folder: Path, files: list[Path]) -> None:
     (folder / "replay.toml").symlink_to(folder.parent / "rules.toml")
 
 
+def unlisted_rules(folder: Path, files: list[Path]) -> None:
+    (folder / "replay.toml").write_text(RULES)
+
+
+def changed_rules(folder: Path, files: list[Path]) -> None:
+    unlisted_rules(folder, files)
+    assert FixtureStore.open(folder, changed_rules=True).accept_rules()
+    (folder / "replay.toml").write_text(RULES.replace("ticket", "city"))
+
+
+def removed_rules(folder: Path, files: list[Path]) -> None:
+    changed_rules(folder, files)
+    (folder / "replay.toml").unlink()
+
+
+def hash_of_rules_that_is_no_hash(folder: Path, files: list[Path]) -> None:
+    edit_index(folder, "schema_version = 1\n", 'schema_version = 1\nreplay_toml = "x"\n')
+
+
 def pipe_for_readme(folder: Path, files: list[Path]) -> None:
     os.mkfifo(folder / "README.md")
 
@@ -312,6 +333,10 @@ FOUND: list[tuple[Change, str]] = [
     (link_in, "link"),
     (link_folder, "link"),
     (linked_rules, "link"),
+    (unlisted_rules, "unlisted"),
+    (changed_rules, "hash"),
+    (removed_rules, "missing"),
+    (hash_of_rules_that_is_no_hash, "index"),
     (leave_folder, "path"),
     (leave_folder_inside, "path"),
     (leave_with_backslashes, "path"),
@@ -508,7 +533,6 @@ def hidden_file(folder: Path, files: list[Path]) -> None:
 
 def notes(folder: Path, files: list[Path]) -> None:
     (folder / "README.md").touch()
-    (folder / "replay.toml").touch()
 
 
 def other_toml_form(folder: Path, files: list[Path]) -> None:
@@ -535,3 +559,65 @@ def test_allowed_changes_are_no_problem(tmp_path: Path, change: Change) -> None:
     assert [one.number for one in FixtureStore.open(tmp_path).by_key(before[0].key)] == [0, 1]
     store.remove([store.entries[0].path])
     assert main(["replay", "verify", str(tmp_path)]) == 0
+
+
+# ── Match rules ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
+def test_changed_rules_are_served_once_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], signed: bool
+) -> None:
+    folder, sign = tmp_path / "recordings", []
+    recorded_folder(folder)
+    if signed:
+        key = SigningKey.generate(tmp_path / "key")
+        sign_folder(folder, key)
+        sign = ["--sign", str(key.path)]
+    for text in (RULES, RULES.replace("ticket", "city"), None):
+        if text is None:
+            (folder / "replay.toml").unlink()
+        else:
+            (folder / "replay.toml").write_text(text)
+        assert main(["replay", "verify", str(folder)]) == 5
+        assert f"anaphora replay accept-rules {folder}" in capsys.readouterr().out
+        if signed:
+            assert main(["replay", "accept-rules", str(folder)]) == 2
+            assert "give the key that signs it" in capsys.readouterr().err
+        assert main(["replay", "accept-rules", str(folder), "--json", *sign]) == 0
+        accepted = json.loads(capsys.readouterr().out)
+        assert accepted["changed"]
+        assert accepted["rules"] == (text and hash_of(folder / "replay.toml"))
+        assert main(["replay", "verify", str(folder)]) == 0
+        assert len(FixtureStore.open(folder)) == 4
+    assert main(["replay", "accept-rules", str(folder), *sign]) == 0
+
+
+def test_accepting_rules_accepts_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = recorded_folder(tmp_path)
+    (tmp_path / "replay.toml").write_text("[[rules]]")
+    assert main(["replay", "accept-rules", str(tmp_path)]) == 2
+    assert "unknown field `rules`" in capsys.readouterr().err
+    (tmp_path / "replay.toml").write_text(RULES)
+    append_byte(tmp_path, files)
+    assert main(["replay", "accept-rules", str(tmp_path)]) == 5
+    assert "replay_toml" not in (tmp_path / "INDEX.toml").read_text()
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
+def test_rules_of_a_new_folder_are_listed_by_the_first_recording(
+    tmp_path: Path, signed: bool
+) -> None:
+    key = SigningKey.generate(tmp_path / "key") if signed else None
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    (folder / "replay.toml").write_text(RULES)
+    FixtureStore.open(folder, create=True, sign=key).add(small_fixture("0"))
+    assert (
+        f'replay_toml = "{hash_of(folder / "replay.toml")}"' in (folder / "INDEX.toml").read_text()
+    )
+    assert main(["replay", "verify", str(folder)]) == 0
+    (folder / "replay.toml").write_text("")
+    assert main(["replay", "verify", str(folder)]) == 5

@@ -1,4 +1,5 @@
-"""`anaphora replay verify|list|show|prune|sign|keygen`: the subcommands that work on recordings."""
+"""Subcommands of `anaphora replay` that work on recordings: verify, list, show, prune,
+accept-rules, sign, keygen."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ import click
 from anaphora.errors import InvalidRequest, Io, NewerSchema, SignatureMismatch
 from anaphora.replay.disk import io_errors, locked
 from anaphora.replay.fixture import Fixture
-from anaphora.replay.index import SIGNATURE, FixtureEntry
-from anaphora.replay.integrity import CheckedFolder, check_folder
+from anaphora.replay.index import RULES, SIGNATURE, FixtureEntry
+from anaphora.replay.integrity import CheckedFolder, check_folder, rules_hash
+from anaphora.replay.rules import ReplaySettings
 from anaphora.replay.signing import IndexState, SigningKey, public_key, signer_of
 from anaphora.replay.store import FixtureStore, sign_folder
 from anaphora.wording import counted
@@ -299,6 +301,28 @@ def _prune_lines(gone: Sequence[str], dry_run: bool) -> Iterator[Line]:
 
 @click.command()
 @_FOLDER
+@_SIGN
+@_JSON
+def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
+    """List the replay.toml of DIR in its index, after you changed, added or removed it.
+
+    Its rules decide which recorded answer a request gets: until then nothing of DIR is served.
+    """
+    sign = None if key_file is None else SigningKey.read(key_file)
+    store = FixtureStore.open(folder, track=_track, sign=sign, changed_rules=True)
+    if store.rules is not None:
+        ReplaySettings.decode(store.rules, str(folder / RULES))
+    changed = store.accept_rules()
+    if store.rules is None:
+        what = f"without {RULES}"
+    else:
+        what = f"{RULES} {'listed' if changed else 'is listed already'}"
+    report = {"folder": str(folder), "rules": rules_hash(store.rules) or None, "changed": changed}
+    print_report(report, [f"{folder}: {what}"], as_json=as_json)
+
+
+@click.command()
+@_FOLDER
 @click.option(
     "--key",
     "key_file",
@@ -328,4 +352,4 @@ def keygen(file: Path, as_json: bool) -> None:
     print_report({"file": str(file), "public_key": key.public}, [key.public], as_json=as_json)
 
 
-SUBCOMMANDS = (verify, list_fixtures, show, prune, sign, keygen)
+SUBCOMMANDS = (verify, list_fixtures, show, prune, accept_rules, sign, keygen)

@@ -1,6 +1,7 @@
 """INDEX.toml: the path and the hash of every fixture of a folder.
 
     schema_version = 1
+    replay_toml = "7d02…"
 
     [[fixture]]
     path = "3f9a….json"
@@ -9,10 +10,11 @@
     number = 0
     exact = "09ab…"
 
-The index only grows at its end until fixtures are removed. `key`, `number` and `exact` may be
-missing, as in an index written by hand; opening then reads them from the fixtures. An index in
-exactly the form above is read by a pattern, which is much faster than tomllib; any other form by
-tomllib.
+`replay_toml` is the hash of the match rules in the folder; it is left out where there are none. The
+index only grows at its end until fixtures are removed or the rules change. `key`, `number` and
+`exact` may be missing, as in an index written by hand; opening then reads them from the fixtures.
+An index in exactly the form above is read by a pattern, which is much faster than tomllib; any
+other form by tomllib.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from .fixture import SCHEMA_VERSION
 
 INDEX = "INDEX.toml"
 SIGNATURE = "INDEX.toml.sig"
+RULES = "replay.toml"
 HEADER = b"schema_version = %d\n\n" % SCHEMA_VERSION
 ENTRY_START = b"[[fixture]]\n"
 
 #: Files that belong to a folder and are not fixtures; names that begin with a dot are ignored.
-BESIDE = frozenset((INDEX, SIGNATURE, "replay.toml", "README.md"))
+BESIDE = frozenset((INDEX, SIGNATURE, RULES, "README.md"))
 
 _PAGE = 4096
+_HEADER = re.compile(re.escape(HEADER[:-1]) + rb'(?:replay_toml = "([0-9a-f]{64})"\n)?\n')
 _HASH = re.compile(r"[0-9a-f]{64}")
 #: The names that `file_name` gives.
 OWN_NAME = re.compile(r"[0-9a-f]{32}-(?:0|[1-9][0-9]*)\.json")
@@ -86,15 +90,28 @@ def appended(entries: Iterable[FixtureEntry], size: int) -> bytes:
     return bytes(made)
 
 
-def whole(entries: Iterable[FixtureEntry]) -> bytes:
-    return HEADER + appended(entries, len(HEADER))
+def whole(entries: Iterable[FixtureEntry], rules: str = "") -> bytes:
+    """`rules` is the hash of replay.toml; empty: there is none."""
+    header = HEADER
+    if rules:
+        header = HEADER[:-1] + f'replay_toml = "{rules}"\n\n'.encode()
+    return header + appended(entries, len(header))
 
 
 def read_own_form(data: bytes) -> list[FixtureEntry] | None:
     """None where the index has another form."""
-    if not data.startswith(HEADER):
-        return None
-    return read_entries(data, len(HEADER))
+    header = _HEADER.match(data)
+    return None if header is None else read_entries(data, header.end())
+
+
+def listed_rules(data: bytes, place: str) -> str:
+    """The hash of replay.toml in an index that was read; empty where it lists none."""
+    if (header := _HEADER.match(data)) is not None:
+        return (header[1] or b"").decode()
+    hash = tomllib.loads(data.decode()).get("replay_toml", "")
+    if not isinstance(hash, str) or not (hash == "" or _HASH.fullmatch(hash)):
+        raise FixtureIntegrityFailed(f"{place}: replay_toml must be 64 lower-case hex digits")
+    return hash
 
 
 def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:

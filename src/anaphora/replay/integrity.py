@@ -36,8 +36,11 @@ from .index import (
     BESIDE,
     ENTRY_START,
     INDEX,
+    RULES,
+    SIGNATURE,
     FixtureEntry,
     folded,
+    listed_rules,
     path_problem,
     read_own_form,
     read_toml,
@@ -91,6 +94,10 @@ class CheckedFolder:
         """Key and number filled in."""
         self.data: dict[str, bytes] = {}
         """The verified content of files, as many as are kept."""
+        self.listed_rules = ""
+        """The hash of replay.toml in the index; empty where it lists none."""
+        self.rules: bytes | None = None
+        """The content of replay.toml; None where there is none."""
         self.problems: list[FixtureProblem] = []
         self.interrupted: list[str] = []
         """Files of recordings that were interrupted, which the next writer removes."""
@@ -115,6 +122,7 @@ def check_folder(folder: Path, *, track: Track | None = None, deep: bool = False
     _read_index(checked, files)
     if checked.problems:
         return checked
+    _check_rules(checked, files)
     listed = _listed(checked, files)
     judged = {problem.path for problem in checked.problems}
     for path in files.names.keys() - listed.keys() - judged:
@@ -236,6 +244,7 @@ def _read_entries(checked: CheckedFolder, data: bytes, place: str) -> None:
     entries = read_own_form(data)
     checked.own_form = entries is not None
     checked.entries = read_toml(data, place) if entries is None else entries
+    checked.listed_rules = listed_rules(data, place)
 
 
 def _cut_off(checked: CheckedFolder, place: str) -> bool:
@@ -250,6 +259,35 @@ def _cut_off(checked: CheckedFolder, place: str) -> bool:
     checked.cut_off = len(checked.index) - end
     checked.index = checked.index[:end]
     return True
+
+
+def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
+    """replay.toml decides which answer a request gets, and what is removed from recordings. In a
+    folder without recordings it may be new: the first recording lists it."""
+    item, listed = files.names.get(RULES), checked.listed_rules
+    accept = f"if you changed it: anaphora replay accept-rules {checked.folder}"
+    if item is None:
+        if listed:
+            checked.problem(
+                "missing", RULES, f"is listed in the index and does not exist; {accept}"
+            )
+        return
+    if not item.is_file(follow_symlinks=False):
+        return  # judged with the other files
+    try:
+        checked.rules = read_file(item.path)
+    except OSError as problem:
+        checked.problem("kind", RULES, f"cannot be read: {problem.strerror or problem}")
+        return
+    if not listed and (checked.entries or SIGNATURE in files.names):
+        checked.problem("unlisted", RULES, f"is not listed in the index; {accept}")
+    elif listed and rules_hash(checked.rules) != listed:
+        checked.problem("hash", RULES, f"{_CHANGED}; {accept}")
+
+
+def rules_hash(rules: bytes | None) -> str:
+    """The hash of a replay.toml as the index lists it; empty where there is none."""
+    return "" if rules is None else blake3(rules).hexdigest()
 
 
 def _listed(checked: CheckedFolder, files: _Scan) -> dict[str, FixtureEntry]:

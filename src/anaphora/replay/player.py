@@ -83,10 +83,10 @@ class Player:
         _check("match", match, Match)
         self.mode, self.repeat, self.match = mode, repeat, match
         path = Path(folder)
-        settings = settings_of(path, None if rules is None else Path(rules))
+        self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
+        settings = settings_of(path, self.store.rules, None if rules is None else Path(rules))
         self.rules = MatchRules(settings.rule, shipped=settings.shipped_rules)
         self._redaction = Redaction(secrets, [row.pattern for row in settings.redact])
-        self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
         self._records_all = mode == "all" or (mode == "once" and not len(self.store))
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}

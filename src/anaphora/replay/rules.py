@@ -29,9 +29,8 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, Io
 
+from .index import RULES as FILE
 from .patterns import bounded_pattern
-
-FILE = "replay.toml"
 
 #: Shorter values are replaced where their rule finds them only: `/` is in every path.
 _SHORTEST_VALUE = 4
@@ -67,10 +66,13 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     redact: tuple[RedactedPattern, ...] = ()
 
     @classmethod
-    def decode(cls, text: str, file: str = FILE) -> ReplaySettings:
+    def decode(cls, data: bytes | str, file: str = FILE) -> ReplaySettings:
         """Raises `InvalidConfig`, which names what is wrong, and where."""
         try:
+            text = data.decode() if isinstance(data, bytes) else data
             settings = msgspec.convert(tomllib.loads(text), cls)
+        except UnicodeDecodeError:
+            raise InvalidConfig("not UTF-8", file=file) from None
         except tomllib.TOMLDecodeError as problem:
             raise InvalidConfig(f"not TOML: {problem}", file=file) from None
         except msgspec.ValidationError as problem:
@@ -84,11 +86,10 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @classmethod
     def read(cls, path: Path) -> ReplaySettings:
         try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeError) as problem:
-            reason = problem.strerror if isinstance(problem, OSError) else "not UTF-8"
-            raise Io(f"cannot read {path}: {reason}") from None
-        return cls.decode(text, str(path))
+            data = path.read_bytes()
+        except OSError as problem:
+            raise Io(f"cannot read {path}: {problem.strerror}") from None
+        return cls.decode(data, str(path))
 
 
 def _check(pattern: str, file: str, place: str) -> re.Pattern[str]:
@@ -105,11 +106,12 @@ def shipped_rules() -> tuple[MatchRule, ...]:
     return ReplaySettings.decode(text, f"anaphora/replay/{FILE}").rule
 
 
-def settings_of(folder: Path, extra: Path | None = None) -> ReplaySettings:
-    """The settings of a folder of recordings, and of one more file. A rule of any of them applies;
-    the shipped ones unless one of them says no."""
-    paths = [path for path in (folder / FILE,) if path.is_file()] + ([extra] if extra else [])
-    read = [ReplaySettings.read(path) for path in paths]
+def settings_of(folder: Path, rules: bytes | None, extra: Path | None = None) -> ReplaySettings:
+    """The settings of a folder of recordings with this replay.toml, and of one more file. A rule of
+    either applies; the shipped ones unless one of them says no."""
+    read = [] if rules is None else [ReplaySettings.decode(rules, str(folder / FILE))]
+    if extra is not None:
+        read.append(ReplaySettings.read(extra))
     return ReplaySettings(
         shipped_rules=all(each.shipped_rules for each in read),
         rule=tuple(rule for each in read for rule in each.rule),

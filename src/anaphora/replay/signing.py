@@ -8,7 +8,8 @@ Hashes find accidental change; a deliberate change can include the hash. A
 signature finds that, if the public key is known from elsewhere: `signed_by`.
 
 What is signed is a text with the length and the BLAKE3 of the index, without the line breaks at its
-end. While the index is written there are two signatures, for the index before and after.
+end. While the index is written there are several signatures: for the index before, and after each
+entry that is added, since a kill may leave some of them.
 """
 
 from __future__ import annotations
@@ -192,13 +193,15 @@ def signer_of(folder: Path, state: IndexState, expected: str | None) -> str:
     key, signatures = _read(data, place)
     if expected is not None and key != expected:
         raise SignatureMismatch(f"{folder}: is signed with {key}, not with {expected}")
-    signed = signatures.get(state.length)
-    if signed is None or not _is_valid(key, signed, state.message()):
+    signed = signatures.get(state.length, ())
+    if not any(_is_valid(key, each, state.message()) for each in signed):
         raise SignatureMismatch(f"{folder}: the index has changed since it was signed with {key}")
     return key
 
 
-def _read(data: bytes, place: Path) -> tuple[str, dict[int, bytes]]:
+def _read(data: bytes, place: Path) -> tuple[str, dict[int, list[bytes]]]:
+    """The key, and the signatures by the length of the index."""
+    signatures: dict[int, list[bytes]] = {}
     try:
         table = tomllib.loads(data.decode())
         version = table["schema_version"]
@@ -207,10 +210,9 @@ def _read(data: bytes, place: Path) -> tuple[str, dict[int, bytes]]:
         key = table["public_key"]
         if not isinstance(key, str) or not _PUBLIC.fullmatch(key):
             raise ValueError
-        signatures = {
-            int(row["length"]): base64.b64decode(row["ed25519"], validate=True)
-            for row in table["signature"]
-        }
+        for row in table["signature"]:
+            signed = base64.b64decode(row["ed25519"], validate=True)
+            signatures.setdefault(int(row["length"]), []).append(signed)
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
         raise SignatureMismatch(f"{place}: is not a signature") from None
     return key, signatures

@@ -27,8 +27,25 @@ from anaphora.errors import InvalidRequest, Io
 
 from .disk import Writer, create_folder, io_errors, locked, remove
 from .fixture import Fixture, from_file, to_file
-from .index import INDEX, SIGNATURE, FixtureEntry, appended, file_name, read_entries, whole
-from .integrity import CheckedFolder, Track, check_folder, keep, pending_name, verified_file
+from .index import (
+    INDEX,
+    RULES,
+    SIGNATURE,
+    FixtureEntry,
+    appended,
+    file_name,
+    read_entries,
+    whole,
+)
+from .integrity import (
+    CheckedFolder,
+    Track,
+    check_folder,
+    keep,
+    pending_name,
+    rules_hash,
+    verified_file,
+)
 from .signing import IndexState, SigningKey, signer_of
 
 
@@ -69,13 +86,15 @@ class FixtureStore:
         sign: SigningKey | None = None,
         signed_by: str | None = None,
         track: Track | None = None,
+        changed_rules: bool = False,
     ) -> FixtureStore:
         """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
         `SignatureMismatch` where it is not signed with the public key `signed_by`, or has changed
         since; `NewerSchema`; `Io` where the folder does not exist and is not to be created.
 
         `sign` signs every change. Without `sync`, a crash of the machine may lose what was written
-        last, a crash of this process never does."""
+        last, a crash of this process never does. With `changed_rules`, replay.toml may be another
+        one than the index lists: `accept_rules` lists it."""
         path = Path(folder)
         if sign is not None:
             sign.check_place(path)
@@ -88,6 +107,8 @@ class FixtureStore:
             checked = check_folder(path, track=track)
             if sign is None or checked.entries or _is_signed(path):
                 signer_of(path, IndexState(checked.index), signed_by)
+        if changed_rules:
+            checked.problems = [found for found in checked.problems if found.path != RULES]
         checked.raise_problems()
         return cls(path, checked, sync=sync, sign=sign)
 
@@ -102,6 +123,30 @@ class FixtureStore:
         """In the order of the index."""
         with self._mutex:
             return tuple(self._entries.values())
+
+    @property
+    def rules(self) -> bytes | None:
+        """The content of replay.toml, as it was verified; None where there is none."""
+        return self._checked.rules
+
+    def accept_rules(self) -> bool:
+        """List the replay.toml that was read in the index, or that there is none. False where it is
+        listed already."""
+        with self._mutex, io_errors(self.folder), self._index() as index:
+            now = os.fstat(index)
+            if (now.st_dev, now.st_ino, now.st_size) != (*self._identity, self._size):
+                raise Io(
+                    f"{self.folder}: another process is recording; try again when it has ended"
+                )
+            self._check_signed()
+            if self._lists_rules:
+                return False
+            with self._without(()):
+                return True
+
+    @property
+    def _lists_rules(self) -> bool:
+        return self._checked.listed_rules == rules_hash(self.rules)
 
     def by_key(self, key: str, *, request: bool = True) -> Sequence[Fixture]:
         """The fixtures with this key in the order they were recorded. Each is decoded when it is
@@ -137,7 +182,7 @@ class FixtureStore:
                 with self._index() as index:
                     self._refresh(index)
                     self._check_signed()
-                    if self._checked.own_form:
+                    if self._checked.own_form and self._lists_rules:
                         return self._add(index, fixtures)
                     # An index that was written by hand may end in a way that nothing can follow.
                     with self._without(()):
@@ -183,7 +228,8 @@ class FixtureStore:
     def _without(self, gone: Collection[str]) -> Iterator[None]:
         """Replace the index by one without these paths, and keep it locked."""
         left = [entry for path, entry in self._entries.items() if path not in gone]
-        data = whole(left)
+        rules = rules_hash(self.rules)
+        data = whole(left, rules)
         state = IndexState(data)
         with contextlib.ExitStack() as stack:
             try:
@@ -201,6 +247,7 @@ class FixtureStore:
             self._arrange(left)
             self._state, self._size = state, len(data)
             self._checked.own_form = True
+            self._checked.listed_rules = rules
             found = os.fstat(index)
             self._identity = found.st_dev, found.st_ino
             yield
@@ -276,7 +323,8 @@ class FixtureStore:
             writer.sync_folder()
             added = appended(entries, self._size)
             state = self._state.after(added)
-            self._write_signature(self._state, state)
+            if self._sign is not None:
+                self._write_signature(self._state, *self._states_while(entries))
             writer.append(index, added, self._size)
         except BaseException:
             for path in (*temporary, *(writer.place(entry.path) for entry in entries)):
@@ -289,6 +337,15 @@ class FixtureStore:
         self._state = state
         with contextlib.suppress(OSError):  # the one with two states is valid too
             self._write_signature(state)
+
+    def _states_while(self, entries: Sequence[FixtureEntry]) -> Iterator[IndexState]:
+        """The index after each of the entries that are appended: a writer that is killed leaves any
+        number of them."""
+        state, size = self._state, self._size
+        for entry in entries:
+            added = appended([entry], size)
+            state, size = state.after(added), size + len(added)
+            yield state
 
     def _check_signature(self, state: IndexState) -> None:
         """What other processes have written is signed with the same key."""
