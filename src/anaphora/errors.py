@@ -35,6 +35,7 @@
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
     ├── SignatureMismatch         the signature of a fixture folder is missing or does not match
+    │   └── MacMismatch           a row of an audit log has no MAC of the daemon's key
     ├── ChainBroken               an audit log was changed; names the first row that does not fit
     ├── AnchorMismatch            an audit log does not hold the row that its anchor names
     ├── NewerSchema               a file of a newer schema_version than this package reads
@@ -328,7 +329,16 @@ class FixtureIntegrityFailed(AnaphoraError):
 
 
 class SignatureMismatch(AnaphoraError):
-    """A fixture folder is not signed with the expected key, or was changed after it was signed."""
+    """Something was not signed with the expected key, or was changed after it was signed: a fixture
+    folder, or (`MacMismatch`) a row of an audit log."""
+
+
+class MacMismatch(SignatureMismatch):
+    """A row of an audit log has no MAC of the daemon's key, or another one."""
+
+    def __init__(self, message: str, *, row: int) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class ChainBroken(AnaphoraError):

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 from support.audit_logs import envelope, written
-from support.postgres_logs import execute, fill_chains, migrated
+from support.postgres_logs import execute, fill_chains, in_database, migrated
 from support.servers import PostgresServer
 
-from anaphora.audit.log_postgres import PostgresLog
+from anaphora.audit.log_postgres import PostgresLog, append_rows
 from anaphora.daemon.audit_place import audit_place
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
@@ -53,13 +53,25 @@ def test_the_log_of_a_home_without_postgresql_is_its_folder(run: Any, tmp_path: 
     assert "the chain of 6 rows in 1 segment is whole" in result.stdout
 
 
+def test_row_that_was_added_by_hand_is_found(run: Any, home: Path, database: str) -> None:
+    """Who can write the database knows how rows are hashed, and has no key. No anchor names the
+    rows of the last minute yet."""
+    [(chain,)] = execute(database, "SELECT max(id) FROM audit_chains")
+    assert isinstance(chain, int)
+    execute(database, "UPDATE audit_chains SET closed = NULL WHERE id = $1", chain)
+    in_database(database, lambda one: append_rows(one, chain, [envelope(99)]))
+    result = run("audit", "verify", str(home))
+    assert result.returncode == 3
+    assert "row 6 has no MAC, and rows have one from row 1 on" in result.stderr
+
+
 def test_verify_checks_all_chains(run: Any, home: Path) -> None:
     result = run("audit", "verify", str(home))
     assert (result.returncode, result.stderr) == (0, "")
     assert "15 rows in 3 chains: all are whole" in result.stdout
     for name in ("node-0", "node-1", "node-2"):
         [line] = [line for line in result.stdout.splitlines() if name in line]
-        assert line.split()[1:] == [name, "stopped", "5", "5", "5"]
+        assert line.split()[1:] == [name, "stopped", "5", "5", "5", "1"]
     assert "6 anchors" in result.stdout
     value = msgspec.json.decode(run("audit", "verify", str(home), "--json").stdout)
     assert (value["ok"], value["rows"], value["signed_anchors"]) == (True, 15, 6)

@@ -5,6 +5,10 @@
 The hash is BLAKE3 over the 64 digits of the row before, then the row's bytes before `,"hash":`. The
 first row follows 64 zeros. Whole bytes are hashed, so that any change of a stored row is found,
 also one that leaves its JSON value the same.
+
+Anyone can compute hashes, and so write a chain anew. The log of a daemon has a key, which is not in
+the log: before the hash, its rows have `"mac":"<64 hex digits>"`, BLAKE3 with that key over the
+same digits, then the row's bytes before `,"mac":`. The hash covers it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnchorMismatch, ChainBroken
+from anaphora.errors import AnchorMismatch, ChainBroken, MacMismatch
 
 from .envelope import (
     SCHEMA_VERSION,
@@ -32,6 +36,9 @@ ZERO = "0" * 64
 _HASH = b',"hash":"'
 #: The bytes of a line after those that are hashed.
 _TAIL = len(_HASH) + 64 + len(b'"}')
+_MAC = b',"mac":"'
+#: The bytes of a MAC, before those of the hash.
+_MAC_LENGTH = len(_MAC) + 64 + len(b'"')
 #: The beginnings of the kinds of rows that mean something for the chain: pruned, segment.
 _LOOKED_AT = (b"prun", b"segm")
 
@@ -43,10 +50,21 @@ class ChainHead(msgspec.Struct, frozen=True):
     hash: str = ZERO
 
 
-def seal(head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
-    """The line of a row that follows `head`, without the line break, and the new head."""
+class RowKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of the MACs of a log, and the first row that must have one; None: the first that
+    has."""
+
+    key: bytes
+    since: int | None = None
+
+
+def seal(head: ChainHead, row: AuditRow, key: bytes = b"") -> tuple[bytes, ChainHead]:
+    """The line of a row that follows `head`, without the line break, and the new head. With a
+    `key`, the row has a MAC."""
     seq = head.seq + 1
     body = b'{"schema_version":%d,"seq":%d,%b' % (SCHEMA_VERSION, seq, encode(row)[1:-1])
+    if key:
+        body += b'%b%b"' % (_MAC, blake3(head.hash.encode() + body, key=key).hexdigest().encode())
     digest = blake3(head.hash.encode() + body).hexdigest()
     return b'%b%b%b"}' % (body, _HASH, digest.encode()), ChainHead(seq, digest)
 
@@ -61,19 +79,24 @@ class ChainChecker:
         anchors: Sequence[ChainHead] = (),
         pruned: Iterable[Boundary] = (),
         says_pruned_until: int | None = None,
+        row_key: RowKey | None = None,
     ) -> None:
         """`pruned`: what other rows than those of this chain say. Later rows of its own than
-        `says_pruned_until` do not count."""
+        `says_pruned_until` do not count. With `row_key`, MACs are checked, too."""
         self.head = head
         self._start = head
         self._anchors = anchors
         self._pruned = [*pruned]
         self._says_until = says_pruned_until
+        self._row_key = row_key
+        self.signed_since = None if row_key is None else row_key.since
+        """The first row that must have a MAC."""
 
     def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
         """Yields the number of lines checked, now and then. `place` names the line of an index."""
         seq, previous = self.head.seq, self.head.hash.encode()
         anchored = {anchor.seq for anchor in self._anchors}
+        key = b"" if self._row_key is None else self._row_key.key
         try:
             for index, line in enumerate(lines):
                 begin = b'{"schema_version":%d,"seq":%d,"row":"' % (SCHEMA_VERSION, seq + 1)
@@ -81,6 +104,8 @@ class ChainChecker:
                 sealed = line[-_TAIL:] == b'%b%b"}' % (_HASH, digest)
                 if not sealed or not line.startswith(begin):
                     self._refuse(line, seq + 1, place(index))
+                if key:
+                    self._check_mac(line, previous, seq + 1, key)
                 if line[len(begin) : len(begin) + 4] in _LOOKED_AT:
                     self._look(line, previous.decode(), seq + 1, place(index))
                 seq, previous = seq + 1, digest
@@ -101,6 +126,32 @@ class ChainChecker:
             )
         for anchor in self._anchors:
             self._check_anchor(anchor)
+        if self.signed_since is not None and self.head.seq < self.signed_since:
+            raise MacMismatch(
+                f"the log ends with row {self.head.seq:,}, and rows have a MAC from row"
+                f" {self.signed_since:,} on: it was cut off or written anew",
+                row=self.head.seq + 1,
+            )
+
+    def _check_mac(self, line: bytes, previous: bytes, seq: int, key: bytes) -> None:
+        since = self.signed_since
+        if since is not None and seq < since:
+            return
+        body, mac = line[: -_TAIL - _MAC_LENGTH], line[-_TAIL - _MAC_LENGTH : -_TAIL]
+        if mac == b'%b%b"' % (_MAC, blake3(previous + body, key=key).hexdigest().encode()):
+            self.signed_since = seq if since is None else since
+        elif since is not None and not mac.startswith(_MAC):
+            raise MacMismatch(
+                f"row {seq:,} has no MAC, and rows have one from row {since:,} on: it was not"
+                " written by this daemon",
+                row=seq,
+            )
+        elif since is not None:
+            raise MacMismatch(
+                f"row {seq:,}: its MAC is not of the key of this home: it was not written by this"
+                " daemon, or tokens.key was replaced",
+                row=seq,
+            )
 
     def _check_anchor(self, anchor: ChainHead) -> None:
         start = self._start

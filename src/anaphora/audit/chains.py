@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anaphora.errors import AnchorMismatch, ChainBroken, Io
+from anaphora.errors import AnchorMismatch, ChainBroken, Io, MacMismatch
 from anaphora.postgres.connection import transaction
 
-from .chain import ChainChecker, ChainHead
+from .chain import ChainChecker, ChainHead, RowKey
 from .envelope import (
     AnchorRow,
     Boundary,
@@ -62,6 +62,8 @@ class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     anchored: int
     """The last row that an anchor names."""
+    signed_since: int | None = None
+    """The first row whose MAC was checked; None: only hashes were."""
 
 
 # ── Verifying ────────────────────────────────────────────────────────────────────────────────────
@@ -205,9 +207,11 @@ def check_chains(
                 anchors=heads,
                 pruned=anchors.pruned.get(state.id, ()),
                 says_pruned_until=anchors.first.get(state.id, 0),
+                row_key=RowKey(key=log.row_key) if log.row_key else None,
             )
             last = _check(state, checker, snapshot.lines(state), report)
-            found.append(_verified(state, last, heads[0].seq if heads else 0))
+            anchored = heads[0].seq if heads else 0
+            found.append(_verified(state, last, anchored, checker.signed_since))
             done += found[-1].rows
     return CheckedChains(
         chains=found, anchors=first.last, signed=anchors.signed, unsigned=anchors.unsigned
@@ -247,8 +251,8 @@ def _check(
         for index in checker.check(kept(), lambda _: place):
             progress(index)
         checker.finish()
-    except AnchorMismatch as problem:
-        raise AnchorMismatch(f"{place}: {problem}", row=problem.row) from None
+    except (AnchorMismatch, MacMismatch) as problem:
+        raise type(problem)(f"{place}: {problem}", row=problem.row) from None
     except ChainBroken as problem:
         raise ChainBroken(problem.reason, row=problem.row, place=place) from None
     if checker.head != state.last:
@@ -261,7 +265,9 @@ def _check(
     return last
 
 
-def _verified(state: ChainState, last: bytes, anchored: int) -> VerifiedChain:
+def _verified(
+    state: ChainState, last: bytes, anchored: int, signed_since: int | None
+) -> VerifiedChain:
     content = decode(last).content if last else None
     kind: Literal["open", "stopped", "dead", "moved"] = "open"
     if state.closed is not None:
@@ -276,6 +282,7 @@ def _verified(state: ChainState, last: bytes, anchored: int) -> VerifiedChain:
         last=state.last.seq,
         hash=state.last.hash,
         anchored=anchored,
+        signed_since=signed_since,
     )
 
 

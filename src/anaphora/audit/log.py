@@ -51,7 +51,8 @@ class AuditLog:
     calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
     an `AuditError` when writing begins to fail, in the log's thread. `collect`: rows wait so many
     seconds for others, to be committed together. `node_id` gives the epoch of a daemon's node: the
-    chain in PostgreSQL is closed with it. `anchor` and `keep_days` are not for PostgreSQL.
+    chain in PostgreSQL is closed with it. `anchor` and `keep_days` are not for PostgreSQL. With a
+    `row_key` of 32 bytes, which is kept elsewhere, each row has a MAC; a `PostgresLog` has its own.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class AuditLog:
         required: bool = False,
         on_error: Callable[[AuditError], None] | None = None,
         collect: float = 0.0,
+        row_key: bytes = b"",
     ) -> None:
         """Raises `Io` where another process writes the log, `ChainBroken` where its end was
         changed, `AnchorMismatch` where it is not the log of the anchor."""
@@ -92,7 +94,10 @@ class AuditLog:
             segment_bytes=segment_bytes,
             on_error=on_error,
             collect=collect,
+            row_key=row_key,
         )
+        self.first_row = self._writer.first_row
+        """The number of the first row that this log has written."""
         self._digests = BlockDigests(_key_of(self.path))
         self._writer.start()
         # A log that was not closed is closed when it is collected, or at exit.
@@ -244,6 +249,7 @@ def open_writer(
     segment_bytes: int = SEGMENT_BYTES,
     on_error: Callable[[AuditError], None] | None = None,
     collect: float = 0.0,
+    row_key: bytes = b"",
 ) -> LogWriter:
     """The writer of a log, not started yet. Its first rows are committed: that it has started, and
     what the one before left unfinished."""
@@ -270,6 +276,7 @@ def open_writer(
             keep_days=keep_days,
             on_error=on_error,
             collect=collect,
+            row_key=path.row_key if isinstance(path, PostgresLog) else row_key,
         )
         rows: list[AuditRow] = [start]
         if not found.closed:

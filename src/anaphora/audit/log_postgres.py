@@ -178,11 +178,12 @@ async def read_chains(connection: Connection) -> list[ChainState]:
 class PostgresLog:
     """Names a log in PostgreSQL, for those that write and read it. Threads may share it."""
 
-    def __init__(self, address: PostgresAddress, *, key: bytes = b"") -> None:
-        """`key` is that of the digests; anchors are signed with it. It is the same on all nodes,
-        and not in the database."""
+    def __init__(self, address: PostgresAddress, *, key: bytes = b"", row_key: bytes = b"") -> None:
+        """`key` is that of the digests; anchors are signed with it. `row_key` is that of the MACs
+        of rows. Both are the same on all nodes, and not in the database."""
         self.address = address
         self.key = key
+        self.row_key = row_key
         self._link = PostgresLink(address, "audit reader")
 
     def __str__(self) -> str:
@@ -284,14 +285,19 @@ async def append_lines(
 
 
 async def append_rows(
-    connection: Connection, chain: int, rows: Sequence[AuditRow], *, close: bool = False
+    connection: Connection,
+    chain: int,
+    rows: Sequence[AuditRow],
+    *,
+    close: bool = False,
+    row_key: bytes = b"",
 ) -> ChainHead:
     """Appends rows to the end of a chain, of any writer. Within a transaction."""
     query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
     before = head = ChainHead(*await connection.fetchrow(query, chain))
     lines = []
     for row in rows:
-        line, head = seal(head, row)
+        line, head = seal(head, row, row_key)
         lines.append(line)
     return await append_lines(connection, chain, before, lines, close=close)
 
@@ -352,16 +358,18 @@ def signed(row: SignedT, before: ChainHead, key: bytes) -> SignedT:
     return msgspec.structs.replace(plain, mac=blake3(line, key=own).hexdigest())
 
 
-async def close_chain(connection: Connection, node_id: int, *, by: str) -> None:
+async def close_chain(
+    connection: Connection, node_id: int, *, by: str, row_key: bytes = b""
+) -> None:
     """Closes the chain of a dead node, in the transaction that marks it dead."""
     query = "SELECT id FROM audit_chains WHERE node = $1 AND closed IS NULL FOR UPDATE"
     chain = await connection.fetchval(query, node_id)
     if chain is not None:
         row = RecoveryRow(at=time.time(), epoch=chain, reason="node_dead", by=by)
-        await append_rows(connection, chain, [row], close=True)
+        await append_rows(connection, chain, [row], close=True, row_key=row_key)
 
 
-async def close_left_chains(connection: Connection, *, by: str) -> None:
+async def close_left_chains(connection: Connection, *, by: str, row_key: bytes = b"") -> None:
     """Closes chains whose node is no longer alive, and which nothing has closed: the node ended
     while PostgreSQL was gone."""
     query = (
@@ -370,7 +378,7 @@ async def close_left_chains(connection: Connection, *, by: str) -> None:
     )
     for (node,) in await connection.fetch(query):
         async with transaction(connection):
-            await close_chain(connection, node, by=by)
+            await close_chain(connection, node, by=by, row_key=row_key)
 
 
 class PostgresLogStore:
@@ -391,12 +399,15 @@ class PostgresLogStore:
 
     def open(self) -> Recovered:
         """Begins a chain, without rows."""
-        self._link.run(lambda connection: close_left_chains(connection, by=self._node))
+        self._link.run(self._close_left_chains)
         self.chain = self._link.run(self._begin)
         self._head = ChainHead()
         if self._end_anchors is None:
             self._end_anchors = self._link.background(self._write_anchors())
         return Recovered(epoch=self.chain - 1)
+
+    async def _close_left_chains(self, connection: Connection) -> None:
+        await close_left_chains(connection, by=self._node, row_key=self.path.row_key)
 
     async def _begin(self, connection: Connection) -> int:
         key = key_id(self.path.key) if self.path.key else ""
@@ -461,7 +472,7 @@ class PostgresLogStore:
                 await self._link._run(self._write_due_anchor, _SECONDS)
 
     async def _write_due_anchor(self, connection: Connection) -> None:
-        await close_left_chains(connection, by=self._node)
+        await self._close_left_chains(connection)
         await self._anchor(connection, ANCHOR_SECONDS)
 
     def boundaries(self, before: float) -> tuple[Boundary, ...]:  # noqa: ARG002

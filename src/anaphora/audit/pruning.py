@@ -28,17 +28,24 @@ class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prune(
-    path: str | Path | PostgresLog, *, keep_days: float, anchor: str | Path | None = None
+    path: str | Path | PostgresLog,
+    *,
+    keep_days: float,
+    anchor: str | Path | None = None,
+    row_key: bytes = b"",
 ) -> PruneResult:
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
     last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
     prunes it. A log in PostgreSQL can be written meanwhile; an `anchor` is verified before, and
-    follows."""
+    follows. `row_key` is that of a log whose rows have MACs."""
     if isinstance(path, PostgresLog):
         return _prune_chains(path, keep_days, None if anchor is None else Path(anchor))
     open_log(Path(path))  # raises where there is none: a writer would begin one
     writer = open_writer(
-        Path(path), node=platform.node(), anchor=None if anchor is None else Path(anchor)
+        Path(path),
+        node=platform.node(),
+        anchor=None if anchor is None else Path(anchor),
+        row_key=row_key,
     )
     try:
         boundaries = writer.prune(keep_days, time.time())

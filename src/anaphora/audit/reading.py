@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.errors import ChainBroken, InvalidRequest, Io
 
-from .chain import ChainChecker, ChainHead
+from .chain import ChainChecker, ChainHead, RowKey
 from .chains import VerifiedChain, check_chains
 from .envelope import AuditEnvelope, ChainMark, StoredRow, decode, decode_number
 from .log_file import FileReader
@@ -55,6 +55,8 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """The row that the anchor names; rows after it are not covered by it."""
     writing: bool = False
     """A process was writing the log meanwhile."""
+    signed_since: int | None = None
+    """The first row whose MAC was checked; None: only hashes were."""
 
 
 class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
@@ -91,11 +93,13 @@ def verify(
     *,
     anchor: str | Path | None = None,
     key_since: int = 1,
+    row_key: RowKey | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
-    """Checks every row. Raises `ChainBroken`, `AnchorMismatch` or `NewerSchema`. `progress` gets
-    the number of rows, now and then. Of a log in PostgreSQL, all chains are checked, and all
-    anchors: those from `key_since` on must be signed with the log's key, where that is known."""
+    """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
+    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked, too. Of a
+    log in PostgreSQL, all chains are checked, and all anchors: those from `key_since` on must be
+    signed with the log's key, where that is known."""
     if isinstance(path, PostgresLog):
         return _verify_chains(path, anchor, progress, key_since)
     path = Path(path)
@@ -104,7 +108,7 @@ def verify(
     head = None if anchor is None else read_anchor(Path(anchor)).head
     reader = open_log(path)
     start = reader.start()
-    checker = ChainChecker(start, anchors=() if head is None else (head,))
+    checker = ChainChecker(start, anchors=() if head is None else (head,), row_key=row_key)
     done = 0
     for section in reader.sections:
         lines = reader.lines(section)
@@ -122,6 +126,7 @@ def verify(
         segments=len(reader.sections),
         anchored=None if head is None else head.seq,
         writing=writing,
+        signed_since=checker.signed_since,
     )
 
 

@@ -98,18 +98,21 @@ class LogWriter:
         keep_days: float | None,
         on_error: Callable[[AuditError], None] | None,
         collect: float = 0.0,
+        row_key: bytes = b"",
     ) -> None:
         """`start` is the first row of each chain that is begun. `collect`: how many seconds rows
-        wait for others, to be committed together."""
+        wait for others, to be committed together. `row_key` is that of the rows' MACs."""
         self.store = store
         self.head = head
         """The last row that is committed."""
+        self.first_row = head.seq + 1
         self.epoch = epoch
         self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
         self.failing: str | None = None
         """Why the last commit failed; None: it did not."""
         self._lock = lock
         self._start = start
+        self._row_key = row_key
         self._unknown: tuple[_Sealed, int, int] | None = None
         """Rows of which it is not known whether they were committed, how many of the queue they
         are, and how many were lost before them."""
@@ -278,10 +281,11 @@ class LogWriter:
         segment = self.store.segment_due(now)
         if segment:
             first = SegmentRow(at=now, epoch=self.epoch, segment=segment, prev=head.hash)
-            line, head = seal(head, first)
+            line, head = seal(head, first, self._row_key)
             lines.append(line)
         if self._begun:
-            line, head = seal(head, replace(self._start, at=now, epoch=self.epoch))
+            start = replace(self._start, at=now, epoch=self.epoch)
+            line, head = seal(head, start, self._row_key)
             lines.append(line)
         for row in rows:
             # A row of the queue may be from before a new chain was begun.
@@ -305,17 +309,17 @@ class LogWriter:
 
     def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
         try:
-            return seal(head, row)
+            return seal(head, row, self._row_key)
         except Exception as problem:  # a row that cannot be encoded must not hold up the others
             self._report(problem)
-            return seal(head, self._lost_row(1, _name(problem)))
+            return seal(head, self._lost_row(1, _name(problem)), self._row_key)
 
     def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
         """Deletes old rows. A row that says so, with their last hash, is committed first."""
         boundaries = self.store.boundaries(now - keep_days * _DAY)
         if boundaries:
             row = PrunedRow(at=now, epoch=self.epoch, keep_days=keep_days, boundaries=boundaries)
-            line, head = seal(self.head, row)
+            line, head = seal(self.head, row, self._row_key)
             self.store.append([line])
             self.head = head
             self._write_anchor(now)

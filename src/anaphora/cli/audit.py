@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 import msgspec
 
+from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
 from anaphora.audit.log_postgres import PostgresLog
@@ -28,7 +29,15 @@ from anaphora.audit.reading import (
 )
 from anaphora.audit.reading import verify as verify_log
 from anaphora.audit.report import report as report_of
-from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
+from anaphora.errors import (
+    AnchorMismatch,
+    ChainBroken,
+    InvalidConfig,
+    InvalidRequest,
+    Io,
+    MacMismatch,
+    NewerSchema,
+)
 from anaphora.wording import counted
 
 from .audit_report import block_table, call_table, model_option, play, report_lines, ttl_option
@@ -39,6 +48,9 @@ from .terminal import Line, print_report, table
 
 T = TypeVar("T", bound=Callable[..., Any])
 AnyLog: TypeAlias = Path | PostgresLog
+
+#: The home whose log a command was given, in its context.
+_HOME = "anaphora.audit.home"
 
 #: Rows after which a terminal shows how far the work is.
 _LONG = 20_000
@@ -51,17 +63,55 @@ class _LogParameter(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
-        if not isinstance(path, Path) or not (path / "llm.yaml").is_file():
+        if not isinstance(path, Path):
+            return path
+        named = (path / "llm.yaml").is_file()
+        if not named and not _is_in_a_home(path):
             return path
         from anaphora.daemon.audit_place import audit_place
         from anaphora.daemon.home import Home
         from anaphora.daemon.home.config import daemon_config
 
-        home = Home.open(path)
-        place = audit_place(home, daemon_config(home.config()))
-        if isinstance(place, PostgresLog) and ctx is not None:
-            ctx.call_on_close(place.close)
+        try:
+            home = Home.open(path if named else path.parent)
+            place = audit_place(home, daemon_config(home.config()))
+        except InvalidConfig:
+            if named:
+                raise
+            return path  # of another user, say: its chain can be checked
+        if isinstance(place, PostgresLog):
+            if not named:  # it was moved from there
+                place.close()
+                return path
+            if ctx is not None:
+                ctx.call_on_close(place.close)
+        elif ctx is not None:
+            ctx.meta[_HOME] = home
         return place
+
+
+def _is_in_a_home(path: Path) -> bool:
+    return path.name == "audit" and (path.parent / "llm.yaml").is_file()
+
+
+def _row_key() -> RowKey | None:
+    """Of the log that the command was given; None where only its chain can be checked."""
+    home = click.get_current_context().meta.get(_HOME)
+    if home is None:
+        return None
+    from anaphora.daemon.audit_place import checked_rows
+
+    return checked_rows(home)
+
+
+def _writing_key() -> bytes:
+    """What the rows that a command adds to a home's log are sealed with."""
+    home = click.get_current_context().meta.get(_HOME)
+    if home is None:
+        return b""
+    from anaphora.daemon.audit_place import row_key
+
+    return row_key(home)
 
 
 class _RowParameter(click.ParamType[tuple[int, int]]):
@@ -129,8 +179,12 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
     In PostgreSQL, all chains are checked, and the anchors that name their last rows: rows that were
     changed, a chain that was cut off or is missing, anchors that were written anew.
 
+    In a daemon's home, the MACs of rows are checked, too: a row without one, after the first row
+    that has one by the daemon's store, was not written by the daemon.
+
     Exit code 6 when the chain is broken, with the first row that does not fit; 3 when the log is
-    not the one that the anchor names; 4 for a log of a newer version of anaphora.
+    not the one that the anchor names, or a MAC does not fit; 4 for a log of a newer version of
+    anaphora.
 
     With --update, the anchor can be kept by someone else than the program that writes the log.
     """
@@ -139,9 +193,12 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
     checked = None if update and anchor is not None and not anchor.exists() else anchor
     try:
         with _progress("verifying") as progress:
-            verified = verify_log(log, anchor=checked, key_since=key_since, progress=progress)
-    except (ChainBroken, AnchorMismatch, NewerSchema) as problem:
-        code = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY}.get(type(problem), MISMATCH)
+            verified = verify_log(
+                log, anchor=checked, key_since=key_since, row_key=_row_key(), progress=progress
+            )
+    except (ChainBroken, AnchorMismatch, MacMismatch, NewerSchema) as problem:
+        codes = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY, MacMismatch: INTEGRITY}
+        code = codes.get(type(problem), MISMATCH)
         if as_json:
             row = getattr(problem, "row", None)
             print_json({"log": str(log), "ok": False, "row": row, "problem": str(problem)})
@@ -149,7 +206,10 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
         stop(code)
     if update and anchor is not None:
         update_anchor(anchor, verified)
-    value = {"ok": True, **msgspec.structs.asdict(verified)}
+    found = verified.chains if isinstance(verified, VerifiedChains) else (verified,)
+    has_macs = any(one.signed_since is not None for one in found)
+    checks = "chain and MACs" if has_macs else "chain"
+    value = {"ok": True, "checked": checks, **msgspec.structs.asdict(verified)}
     print_report(value, _verified_lines(verified), as_json=as_json)
 
 
@@ -162,6 +222,10 @@ def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
     yield f"  last row: {verified.last:,}, hash {verified.hash}"
     if verified.first > 1:
         yield f"  rows 1 to {verified.first - 1:,} were pruned, which a row confirms"
+    if verified.signed_since is None:
+        yield "  chain only: no store of a daemon knows this log, so MACs were not checked", "dim"
+    else:
+        yield f"  MACs: those of rows {verified.signed_since:,} and later are of this home's key"
     if verified.anchored is None:
         yield "  without --anchor a cut-off end is not noticed", "dim"
     else:
@@ -175,11 +239,12 @@ def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
     found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
     yield f"✓ {verified.log}: {found}: all are whole", "bold"
     if count:
-        figures = ("chain", "rows", "last row", "anchored")
+        figures = ("chain", "rows", "last row", "anchored", "MACs since")
         rows = table("chain", "node", "state", *figures[1:], right=figures)
         for one in verified.chains:
             cells = (one.name, one.state, f"{one.rows:,}", f"{one.last:,}", f"{one.anchored:,}")
-            rows.add_row(str(one.chain), *cells)
+            since = "chain only" if one.signed_since is None else f"{one.signed_since:,}"
+            rows.add_row(str(one.chain), *cells, since)
         yield rows
     anchors = verified.signed_anchors + verified.unsigned_anchors
     yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
@@ -403,7 +468,7 @@ def prune(log: AnyLog, keep_days: float, anchor: Path | None, as_json: bool) -> 
 
     In PostgreSQL rows of all chains are deleted, also while nodes write them.
     """
-    result = prune_log(log, keep_days=keep_days, anchor=anchor)
+    result = prune_log(log, keep_days=keep_days, anchor=anchor, row_key=_writing_key())
     page = [f"no row is older than {keep_days:g} days"]
     if result.chains:
         page = [

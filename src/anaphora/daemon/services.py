@@ -19,7 +19,7 @@ from .access.grants import NANO
 from .access.identity import Directory
 from .access.rates import CallSlots
 from .admin import Admin
-from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit
+from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .handler import EndpointHandler, RpcHandler
 from .home import Home
@@ -98,7 +98,8 @@ async def open_services(
         stack.callback(place.close)
     audit = None
     if settings.daemon.audit:
-        audit = await open_audit(stack, place, store, settings.daemon.node_name)
+        name = settings.daemon.node_name
+        audit = await open_audit(stack, place, store, name, row_key(home))
     calls = CallService(
         settings.config,
         settings.providers,
@@ -167,7 +168,7 @@ async def _open_store(
         most_skew=MOST_SKEW,
     )
     stack.push_async_callback(store.close)
-    close_chains_of_dead_nodes(store, config.node_name)
+    close_chains_of_dead_nodes(store, config.node_name, row_key(home))
     node = await NodeMembership.join(address, config.node_name, home=home, files=files)
     node.clock = store.clock_check
     store.report = node.report

@@ -16,7 +16,7 @@ from pathlib import Path
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
@@ -81,6 +81,13 @@ ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
 CREATE INDEX handles_by_age ON handles (kind, created)
 """
 
+#: The first row of each audit log that has a MAC, and the id of the key.
+_STEP_5 = """
+CREATE TABLE audit_logs (
+    name TEXT PRIMARY KEY, signed_since INTEGER NOT NULL, key_id TEXT NOT NULL
+) WITHOUT ROWID
+"""
+
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
 SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
@@ -109,8 +116,18 @@ def _fourth(database: sqlite3.Connection) -> None:
     _run(database, _STEP_4)
 
 
+def _fifth(database: sqlite3.Connection) -> None:
+    _run(database, _STEP_5)
+
+
 #: Each makes the tables of the next version: the first from an empty file.
-_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second, _third, _fourth)
+_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _first,
+    _second,
+    _third,
+    _fourth,
+    _fifth,
+)
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:

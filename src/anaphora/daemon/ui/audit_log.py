@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import export_csv, export_lines
 from anaphora.audit.log import AuditLog
@@ -27,6 +28,7 @@ from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,
     InvalidRequest,
+    MacMismatch,
     NewerSchema,
     Overloaded,
 )
@@ -41,6 +43,9 @@ _PIECE_BYTES = 64 * 1024
 _EXPORT_REST, _EXPORT_ROWS = 0.001, 100
 
 
+_BROKEN = (ChainBroken, AnchorMismatch, MacMismatch, NewerSchema)
+
+
 class _Stopped(Exception):
     """The daemon is stopping."""
 
@@ -48,8 +53,15 @@ class _Stopped(Exception):
 class ChainVerifier:
     """The state of a log's chain; a check runs when it is asked for, one at a time."""
 
-    def __init__(self, audit: AuditLog, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        audit: AuditLog,
+        clock: Callable[[], float],
+        row_key: Callable[[], RowKey | None] = lambda: None,
+    ) -> None:
+        """`row_key` gives what MACs are checked with, when a check begins."""
         self._audit = audit
+        self._row_key = row_key
         self._clock = clock
         self._state = ChainState(is_shared=isinstance(audit.path, PostgresLog))
         self._thread: threading.Thread | None = None
@@ -80,13 +92,14 @@ class ChainVerifier:
     def _check(self, path: Path | PostgresLog) -> None:
         found = replace(self._state, running_rows=None, problem="", unchecked="")
         try:
-            found = replace(found, verified=verify(path, progress=self._progress))
+            verified = verify(path, row_key=self._row_key(), progress=self._progress)
+            found = replace(found, verified=verified)
         except _Stopped:
             return
         except (AnaphoraError, OSError) as problem:
             # The folder of the home is not for pages.
             text = str(problem).replace(f"{path}/", "").replace(str(path), path.name)
-            is_broken = isinstance(problem, ChainBroken | AnchorMismatch | NewerSchema)
+            is_broken = isinstance(problem, _BROKEN)
             found = replace(found, **{"problem" if is_broken else "unchecked": text})
         self._state = replace(found, checked_at=self._clock())
 

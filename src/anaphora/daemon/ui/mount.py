@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import htpy
 from msgspec.structs import replace
 
+from anaphora.daemon.audit_place import checked_rows
 from anaphora.daemon.home import derived_key
 from anaphora.daemon.home.config import DaemonConfig
 from anaphora.dashboard.page_site import PageSite
@@ -61,7 +63,9 @@ def open_ui(
     services, clock, log = daemon.services, daemon.services.ledger.clock, daemon.log
     chain = export = None
     if services.audit is not None:
-        chain, export = ChainVerifier(services.audit, clock), LogExport(services.audit.path)
+        row_key = partial(checked_rows, daemon.home)
+        chain = ChainVerifier(services.audit, clock, row_key)
+        export = LogExport(services.audit.path)
         stack.callback(chain.close)
         stack.callback(export.close)
     sessions = _open_sessions(stack, daemon, config)
