@@ -279,9 +279,11 @@ REFUSALS: dict[str, set[catalog.Feature]] = {
     "o3-mini": {"altered_sampling"},  # a request with stop was answered: exchanges
     "o3": {"altered_sampling", "stop"},
     "o4-mini": {"altered_sampling", "stop"},
-    "gpt-5": {"altered_sampling"},
-    "gpt-5-mini": {"altered_sampling"},
-    "gpt-5-nano": {"altered_sampling"},
+    "gpt-5": {"altered_sampling", "stop"},
+    "gpt-5-mini": {"altered_sampling", "stop"},
+    "gpt-5-nano": {"altered_sampling", "stop"},
+    "gpt-5.1": {"stop"},
+    "gpt-5.2": {"stop"},
 }
 
 
@@ -291,7 +293,6 @@ def test_rejected_parameters_have_a_source(model: str) -> None:
     assert set(profile.refusals.value) == REFUSALS.get(model, set())
     assert profile.refusals.verified == (model in REFUSALS)
     assert not profile.refuses("sampling")
-    assert profile.refuses("stop") == (model in {"o3", "o4-mini"})
 
 
 def test_sdk_names_the_models_that_reject_stop() -> None:

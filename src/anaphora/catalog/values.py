@@ -127,7 +127,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     refusals: Figure[tuple[Feature, ...]]
     """Features that this model refuses on every API version."""
 
+    max_temperature: Figure[Amount] | None = None
+    """A higher temperature is refused."""
+
     # Left out for providers without the concept.
+    web_search_options: Figure[bool] | None = None
+    """Takes `web_search_options` in Chat Completions."""
     max_tokens_field: Figure[MaxTokensField] | None = None
     system_role: Figure[SystemRole] | None = None
     system_roles: Figure[tuple[SystemRole, ...]] | None = None
