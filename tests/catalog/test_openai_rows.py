@@ -27,6 +27,7 @@ EARLIER = [model for model in MODELS if model not in {*NEWER, *UNDESCRIBED}]
 BEFORE_O1 = [
     model for model in EARLIER if model.startswith(("gpt-3.5", "gpt-4o", "chatgpt-4o"))
 ] + [model for model in EARLIER if model == "gpt-4" or model.startswith("gpt-4-")]
+WITHOUT_SYSTEM = ["o1-mini", "o1-preview"]
 
 
 def literals(kind: Any) -> list[str]:
@@ -83,7 +84,11 @@ def test_request_field_names(model: str) -> None:
     assert profile.system_slot is not None
     assert profile.explicit_breakpoints is not None
     assert profile.max_tokens_field.value == "max_completion_tokens"
-    assert profile.system_role.value == ("system" if model in BEFORE_O1 else "developer")
+    role = "system" if model in BEFORE_O1 else "developer"
+    assert profile.system_role.value == ("user" if model in WITHOUT_SYSTEM else role)
+    if model in BEFORE_O1:
+        assert profile.system_roles is not None
+        assert profile.system_roles.value == ("system", "developer")
     assert profile.explicit_breakpoints.value == (model in NEWER)
     assert profile.system_slot.value == ("message" if model in NEWER else "instructions")
     described = model in NEWER or model in EARLIER
@@ -274,9 +279,11 @@ REFUSALS: dict[str, set[catalog.Feature]] = {
     "o3-mini": {"altered_sampling"},  # a request with stop was answered: exchanges
     "o3": {"altered_sampling", "stop"},
     "o4-mini": {"altered_sampling", "stop"},
-    "gpt-5": {"altered_sampling"},
-    "gpt-5-mini": {"altered_sampling"},
-    "gpt-5-nano": {"altered_sampling"},
+    "gpt-5": {"altered_sampling", "stop"},
+    "gpt-5-mini": {"altered_sampling", "stop"},
+    "gpt-5-nano": {"altered_sampling", "stop"},
+    "gpt-5.1": {"stop"},
+    "gpt-5.2": {"stop"},
 }
 
 
@@ -286,7 +293,6 @@ def test_rejected_parameters_have_a_source(model: str) -> None:
     assert set(profile.refusals.value) == REFUSALS.get(model, set())
     assert profile.refusals.verified == (model in REFUSALS)
     assert not profile.refuses("sampling")
-    assert profile.refuses("stop") == (model in {"o3", "o4-mini"})
 
 
 def test_sdk_names_the_models_that_reject_stop() -> None:

@@ -19,6 +19,7 @@ NO_MODELS = {
     "dialects.toml",
     "overflow.toml",
     "prices.toml",
+    "request_errors.toml",
 }
 HERE = resources.files("anaphora.catalog")
 

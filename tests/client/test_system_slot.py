@@ -57,13 +57,7 @@ def as_sent(emu: Emulator, body: dict[str, Any]) -> Reply:
 
 @pytest.mark.parametrize(
     "model, slot",
-    # The catalog has no developer messages for gpt-4o: there the role changes, with a notice.
-    [
-        (model, slot)
-        for model in MODELS
-        for slot in SLOTS
-        if model != "gpt-4o" or slot in ("instructions", "system")
-    ],
+    [(model, slot) for model in MODELS for slot in SLOTS],
 )
 def test_stored_conversation_is_priced_as_sent(emu: Emulator, model: str, slot: str) -> None:
     first = as_sent(emu, request(model, slot, "Good morning"))
@@ -135,11 +129,8 @@ def test_translate_keeps_the_slot(tmp_path: Path, model: str, slot: str) -> None
     again, notices = translated(tmp_path, body, "openai_responses")
     assert again.get("instructions") == body.get("instructions")
     roles = [item["role"] for item in again["input"]]
-    old = model == "gpt-4o"  # the catalog: no developer messages before o1
-    assert roles == [
-        "system" if old and item["role"] == "developer" else item["role"] for item in body["input"]
-    ]
-    assert ("[role_changed]" in notices) is ("developer" in str(body["input"]) and old)
+    assert roles == [item["role"] for item in body["input"]]
+    assert "[role_changed]" not in notices
     unmarked = model == "gpt-5.6" and "instructions" in body
     assert ("[system_in_instructions]" in notices) is unmarked
 
@@ -164,6 +155,40 @@ def test_chat_keeps_the_role(tmp_path: Path, role: str, place: int) -> None:
     )
     assert there["messages"][place]["role"] == "system"
     assert ("[role_changed]" in notices) is (role == "developer")
+
+
+@pytest.mark.parametrize(
+    "to, model",
+    [
+        ("openai_chat", "gpt-4o"),
+        ("openai_chat", "gpt-3.5-turbo"),
+        ("openai_chat", "gpt-4.1"),
+        ("groq", "openai/gpt-oss-120b"),
+        ("openrouter", "anthropic/claude-sonnet-4.6"),
+        ("azure", "gpt-4o"),
+    ],
+)
+def test_developer_messages_are_kept_where_the_catalog_lists_the_role(
+    tmp_path: Path, to: str, model: str
+) -> None:
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    again, notices = translated(
+        tmp_path, {"model": model, "messages": messages}, to, "--from", "openai_chat"
+    )
+    assert [message["role"] for message in again["messages"]] == ["developer", "user"]
+    assert not notices
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_text_is_the_users_where_a_model_has_no_role_for_it(
+    tmp_path: Path, role: str
+) -> None:
+    messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    again, notices = translated(
+        tmp_path, {"model": "o1-mini", "messages": messages}, "openai_chat", "--from", "openai_chat"
+    )
+    assert [message["role"] for message in again["messages"]] == ["user", "user"]
+    assert f"{role} is not a role of this model: user" in notices
 
 
 #: A request with its system text in one of the wire's slots, and where it stands.

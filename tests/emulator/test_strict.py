@@ -100,6 +100,10 @@ def claude(*messages: Any, **more: Any) -> dict[str, Any]:
     return {**body, **more}
 
 
+def inline(media_type: str) -> dict[str, Any]:
+    return {"type": "base64", "media_type": media_type, "data": "AAAA"}
+
+
 def without(body: dict[str, Any], field: str) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key != field}
 
@@ -155,6 +159,35 @@ ANTHROPIC: list[Any] = [
         ),
         400,
         None,
+    ),
+    (
+        "an unknown image",
+        claude(message_of("user", {"type": "image", "source": inline("image/tiff")})),
+        400,
+        "messages.0.content.0.source.base64.media_type",
+    ),
+    (
+        "an unknown document",
+        claude(message_of("user", {"type": "document", "source": inline("text/csv")})),
+        400,
+        "messages.0.content.0.source.base64.media_type",
+    ),
+    (
+        "an unknown image in a result",
+        claude(
+            USER,
+            message_of("assistant", {"type": "tool_use", "id": "t", "name": "f", "input": {}}),
+            message_of(
+                "user",
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t",
+                    "content": [text(), {"type": "image", "source": inline("image/bmp")}],
+                },
+            ),
+        ),
+        400,
+        "messages.2.content.0.content.1.source.base64.media_type",
     ),
     (
         "a marker on thinking",
@@ -427,6 +460,38 @@ CHAT_CALL = {
 CHAT_ANSWER = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
 
 
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+OPEN = without(CLOSED, "additionalProperties")
+OPTIONAL = {**CLOSED, "required": []}
+NESTED = {**CLOSED, "properties": {"a": {"type": ["object", "null"], "anyOf": [CLOSED]} | CLOSED}}
+
+
+def data_url(media_type: str) -> str:
+    return f"data:{media_type};base64,AAAA"
+
+
+def chat_image(media_type: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(media_type)}}
+
+
+def chat_file(media_type: str) -> dict[str, Any]:
+    return {"type": "file", "file": {"file_data": data_url(media_type), "filename": "f"}}
+
+
+def strict_tool(schema: Any, *, strict: bool | None = True) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "s", "parameters": schema, "strict": strict}}
+
+
+def chat_format(schema: Any, *, strict: bool = True) -> dict[str, Any]:
+    inner = {"name": "n", "schema": schema, "strict": strict}
+    return {"type": "json_schema", "json_schema": inner}
+
+
 def chat(*messages: Any, **more: Any) -> dict[str, Any]:
     return {"model": "gpt-4o", "messages": [*messages] or [HI], **more}
 
@@ -491,6 +556,62 @@ CHAT: list[Any] = [
         "temperature",
     ),
     ("stop where it is refused", chat(model="o3", stop=["x"]), "unsupported_parameter", "stop"),
+    ("stop of gpt-5.2", chat(model="gpt-5.2", stop="x"), "unsupported_parameter", "stop"),
+    ("too hot", chat(temperature=2.1), "decimal_above_max_value", "temperature"),
+    (
+        "a web search of a model without one",
+        chat(web_search_options={}),
+        "unknown_parameter",
+        "web_search_options",
+    ),
+    (
+        "a developer message of o1-mini",
+        chat({"role": "developer", "content": "a"}, HI, model="o1-mini"),
+        "unsupported_value",
+        "messages[0].role",
+    ),
+    (
+        "a system message of o1-preview",
+        chat(HI, {"role": "system", "content": "a"}, model="o1-preview"),
+        "unsupported_value",
+        "messages[1].role",
+    ),
+    (
+        "an unknown image",
+        chat({"role": "user", "content": [chat_image("image/tiff")]}),
+        "invalid_image_format",
+        "messages[0].content[0].image_url.url",
+    ),
+    (
+        "an unknown file",
+        chat({"role": "user", "content": [chat_file("text/markdown")]}),
+        "invalid_value",
+        "messages[0].content[0].file.file_data",
+    ),
+    (
+        "an open object in a strict tool",
+        chat(tools=[strict_tool(OPEN)]),
+        "invalid_function_parameters",
+        "tools[0].function.parameters",
+    ),
+    (
+        "an optional property in a strict tool",
+        chat(tools=[TOOL, strict_tool(OPTIONAL)]),
+        "invalid_function_parameters",
+        "tools[1].function.parameters",
+    ),
+    (
+        "an open object in a strict format",
+        chat(response_format=chat_format({**CLOSED, "properties": {"a": OPEN}})),
+        None,
+        "response_format",
+    ),
+    (
+        "an optional property in a strict format",
+        chat(response_format=chat_format({**CLOSED, "$defs": {"b": {"anyOf": [OPTIONAL]}}})),
+        None,
+        "response_format",
+    ),
     (
         "sound where it is refused",
         chat(
@@ -527,7 +648,63 @@ def responses(*items: Any, **more: Any) -> dict[str, Any]:
     return {"model": "gpt-4o", "input": [*items] or [HI], **more}
 
 
+def file_item(media_type: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "input_file", "file_data": data_url(media_type)}]}
+
+
+def image_item(media_type: str) -> dict[str, Any]:
+    return {
+        "role": "user",
+        "content": [{"type": "input_image", "image_url": data_url(media_type)}],
+    }
+
+
+def strict_function(schema: Any) -> dict[str, Any]:
+    return {"type": "function", "name": "f", "parameters": schema, "strict": True}
+
+
+def text_format(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"format": {"type": "json_schema", "name": "n", "schema": schema, **more}}
+
+
 RESPONSES: list[Any] = [
+    ("too hot", responses(temperature=3), "decimal_above_max_value", "temperature"),
+    (
+        "an unknown file",
+        responses(HI, file_item("audio/mpeg")),
+        "invalid_value",
+        "input[1].content[0].file_data",
+    ),
+    (
+        "an unknown image",
+        responses(image_item("application/pdf")),
+        "invalid_value",
+        "input[0].content[0].image_url",
+    ),
+    (
+        "an open object in a strict tool",
+        responses(tools=[strict_function({**CLOSED, "properties": {"a": {"items": OPEN}}})]),
+        "invalid_function_parameters",
+        "tools[0].parameters",
+    ),
+    (
+        "an optional property in a strict tool of a namespace",
+        responses(tools=[{"type": "namespace", "tools": [strict_function(OPTIONAL)]}]),
+        "invalid_function_parameters",
+        "tools[0].tools[0].parameters",
+    ),
+    (
+        "an open object in a strict format",
+        responses(text=text_format(OPEN, strict=True)),
+        "invalid_json_schema",
+        "text.format.schema",
+    ),
+    (
+        "an optional property in a strict format",
+        responses(text=text_format(OPTIONAL, strict=True)),
+        "invalid_json_schema",
+        "text.format.schema",
+    ),
     ("no model", without(responses(), "model"), None, None),
     ("an unknown field", responses(n=1), "unknown_parameter", "n"),
     (
@@ -632,6 +809,35 @@ def test_openai_rejects(name: str, body: Any, code: str | None, param: str | Non
             "openai_chat",
             chat({"role": "system", "content": "Json!"}, HI, response_format=JSON_MODE),
         ),
+        ("openai_chat", chat(temperature=2)),
+        ("openai_chat", chat({"role": "developer", "content": "a"}, HI)),
+        ("openai_chat", chat(model="gpt-4o-search-preview", web_search_options={})),
+        ("openai_chat", chat(model="gpt-9-search", web_search_options={})),
+        (
+            "openai_chat",
+            chat(
+                {
+                    "role": "user",
+                    "content": [chat_image("image/webp"), chat_file("application/pdf")],
+                }
+            ),
+        ),
+        ("openai_chat", chat(tools=[strict_tool(NESTED), strict_tool({}, strict=None)])),
+        ("openai_chat", chat(tools=[strict_tool(OPTIONAL, strict=False)])),
+        ("openai_chat", chat(response_format=chat_format(NESTED))),
+        ("openai_chat", chat(response_format=chat_format(OPEN, strict=False))),
+        (
+            "openai_chat",
+            chat(
+                HI,
+                {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+                {"role": "function", "name": "f", "content": "42"},
+            ),
+        ),
+        ("openai_responses", responses(file_item("text/csv"), image_item("image/gif"))),
+        ("openai_responses", responses(tools=[strict_function(NESTED)])),
+        ("openai_responses", responses(text=text_format(NESTED, strict=True))),
+        ("openai_responses", responses(text=text_format(OPEN))),
         ("openai_responses", responses()),
         ("openai_responses", {"model": "gpt-4o", "input": "JSON!", "text": {"format": JSON_MODE}}),
         ("openai_responses", responses(previous_response_id="r", text={"format": JSON_MODE})),
@@ -669,6 +875,25 @@ GEMINI: list[Any] = [
     ("an unknown name in a content", gemini({**ASKS, "id": "1"}), "contents[0]"),
     ("an unknown setting", gemini(generationConfig={"maxTokens": 9}), "generation_config"),
     ("an unknown role", gemini({**ASKS, "role": "system"}), None),
+    ("too hot", gemini(generationConfig={"temperature": 2.5}), "generation_config.temperature"),
+    (
+        "too hot in the other spelling",
+        gemini(generation_config={"temperature": 3}),
+        "generation_config.temperature",
+    ),
+    (
+        "an unknown image",
+        gemini({"role": "user", "parts": [{"inlineData": {"mimeType": "image/tiff", "data": ""}}]}),
+        "contents[0].parts[0].inline_data.mime_type",
+    ),
+    (
+        "an unknown file",
+        gemini(
+            ASKS,
+            {"role": "user", "parts": [{"inline_data": {"mime_type": "application/zip"}}]},
+        ),
+        "contents[1].parts[0].inline_data.mime_type",
+    ),
     ("cached with system text", gemini(**CACHED, systemInstruction=ASKS), None),
     ("cached with tools", gemini(**CACHED, tools=[{"functionDeclarations": []}]), None),
     (
@@ -704,7 +929,9 @@ def test_gemini_rejects(body: Any, param: str | None) -> None:
         gemini(**CACHED),
         gemini(GEMINI_ANSWER, **CACHED),
         gemini(ASKS, GEMINI_CALL, GEMINI_ANSWER),
-        gemini({"role": "user", "parts": [{"inline_data": {"mime_type": "a/b", "data": ""}}]}),
+        gemini(
+            {"role": "user", "parts": [{"inline_data": {"mime_type": "audio/ogg", "data": ""}}]}
+        ),
     ],
 )
 def test_gemini_accepts(body: Any) -> None:

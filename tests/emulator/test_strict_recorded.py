@@ -41,7 +41,6 @@ BEYOND_THE_REQUEST = {
     "e2b8297e4150401e",  # groq: the model called a tool wrongly
     "e6870c561c489f74",  # groq: the model called no tool
     "8bcd634657ec71a0",  # google: a web page that may not be read
-    "66d173495ff64f2f",  # openai: a kind of file that is not taken
 }
 
 

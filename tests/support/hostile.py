@@ -16,7 +16,8 @@ _SCHEMA: Any = {
         "days": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
         "unit": {"anyOf": [{"enum": ["c", "f"]}, {"$ref": "#/$defs/unit"}]},
     },
-    "required": ["city"],
+    "required": ["city", "days", "unit"],
+    "additionalProperties": False,
     "$defs": {"unit": {"type": "string", "multipleOf": 2, "format": "date"}},
 }
 _IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

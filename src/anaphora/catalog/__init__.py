@@ -128,6 +128,8 @@ _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+
 _SNAPSHOT = re.compile(r"[-@]([0-9]{3,}(-[0-9]{2}){0,2}|[0-9]{2}-([0-9]{2}){1,2})")
 #: How alike two names must be, and two words of names.
 _ALIKE, _ALIKE_WORDS = 0.7, 0.75
+#: How alike a misspelling and the name are.
+_ALMOST = 0.9
 _WORDS = re.compile(r"[^a-z0-9]+")
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -190,6 +192,18 @@ def _is_misspelled(provider: str, name: str) -> bool:
     )
 
 
+def is_misspelled(provider: str, model: str) -> bool:
+    """Whether a name is that of a listed model but for a letter or two. For hosts of any model,
+    whose lists are not complete: names with other words or numbers are other models."""
+    name = model.lower()
+    known = [id.lower() for id in SHIPPED.catalog.entries[provider].ids]
+    if SHIPPED.catalog.profile(provider, model).known:
+        return False
+    near = nearest(name, known, alike=_ALMOST)
+    same = _NUMBERS.findall(near) == _NUMBERS.findall(name)
+    return bool(near) and same and len(_WORDS.split(name)) >= len(_WORDS.split(near))
+
+
 def is_self_named(provider: str, name: str) -> bool:
     """Whether `provider/name` is the whole name of one of the provider's models."""
     pattern = _SELF_NAMED.get(provider)
@@ -248,6 +262,7 @@ __all__ = [
     "default_model",
     "dialects",
     "is_maker",
+    "is_misspelled",
     "is_overflow",
     "is_self_named",
     "known_model",

@@ -88,8 +88,8 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 """The name of the output token limit in Chat Completions."""
 
-SystemRole: TypeAlias = Literal["developer", "system"]
-"""The role of the system text when it is a message."""
+SystemRole: TypeAlias = Literal["developer", "system", "user"]
+"""The role of the system text when it is a message; `user` if the model has no role for it."""
 
 SystemSlot: TypeAlias = Literal["message", "instructions"]
 """Where Responses takes the system text: as the first input message, or as `instructions`."""
@@ -127,9 +127,17 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     refusals: Figure[tuple[Feature, ...]]
     """Features that this model refuses on every API version."""
 
+    max_temperature: Figure[Amount] | None = None
+    """A higher temperature is refused."""
+
     # Left out for providers without the concept.
+    web_search_options: Figure[bool] | None = None
+    """Takes `web_search_options` in Chat Completions."""
     max_tokens_field: Figure[MaxTokensField] | None = None
     system_role: Figure[SystemRole] | None = None
+    system_roles: Figure[tuple[SystemRole, ...]] | None = None
+    """The roles that system messages may have; None: `system`, and `developer` where it is the
+    `system_role`."""
     system_slot: Figure[SystemSlot] | None = None
     reasoning_field: Figure[str] | None = None
     """The field of an assistant message in which Chat hosts accept reasoning."""

@@ -17,6 +17,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.canonical import dumps
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts
@@ -30,6 +31,7 @@ from .generator import Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
+from .models import available_models, check_model, model_error
 from .replies.script import Script
 from .replies.text import IdGenerator
 
@@ -79,7 +81,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     background: float = 1.0
     """Seconds by the emulator's clock that background responses and batches take."""
     any_model: bool = False
-    """Accept models that the provider would not know."""
+    """Accept models that the provider would not know, or has retired."""
     tool_calls: bool = True
     """Call tools in generated replies. Forced tools are called in any case."""
     remembered: int = 1000
@@ -223,13 +225,22 @@ class Engine:
         if route.operation == "count":
             return host.count_body(self._count(request))
         if route.operation == "models":
-            return host.list_models(catalog.models(route.provider), request.query)
+            return host.list_models(self._models(request), request.query)
         if route.operation != "model":
             return host.handle(request)
-        for profile in catalog.models(route.provider):
+        for profile in self._models(request):
             if profile.id == route.name:
                 return dumps(host.model_fields(profile))
-        raise NotFound(host.model_error(route.name), status=404, code=host.model_error_code)
+        profile = catalog.profile(route.provider, route.name)
+        problem = model_error(profile, host.wire, request.now)
+        problem.status = 404  # of a path, on every wire
+        raise problem
+
+    def _models(self, request: RoutedRequest) -> tuple[Profile, ...]:
+        """The models of the provider, those that it has retired with `any_model` only."""
+        if self.options.any_model:
+            return catalog.models(request.route.provider)
+        return available_models(request.route.provider, request.now)
 
     def _count(self, request: RoutedRequest) -> int:
         try:
@@ -256,20 +267,8 @@ class Engine:
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
-        """Rejects a model that its provider would not know: one that the catalog does not have, and
-        that is not named like a later version of the provider's models."""
-        model, provider = facts.profile.id, facts.provider
-        if self.options.any_model or catalog.may_serve(provider, model):
-            return
-        similar = catalog.similar_model(provider, model)
-        meant = f"Did you mean {similar}? " if similar else ""
-        hint = f"{meant}With --any-model, any_model=True in Python, the emulator takes any name."
-        raise NotFound(
-            f"{request.host.model_error(model)} ({hint})",
-            status=404,
-            code=request.host.model_error_code,
-            param=request.host.model_error_param,
-        )
+        if not self.options.any_model:
+            check_model(facts.profile, request.host.wire, request.now)
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""

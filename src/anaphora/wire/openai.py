@@ -278,17 +278,35 @@ def system_blocks(texts: Sequence[Text]) -> tuple[PromptBlock, ...]:
     )
 
 
-def role_of(place: SystemPlace, wanted: str) -> str:
-    """The role to write. `wanted` is the profile's: models that take `developer` take `system` too,
-    but not the other way round."""
-    return wanted if place.role is None or wanted == "system" else place.role
+class SystemRoles(msgspec.Struct, frozen=True):
+    """The roles of a model's system messages."""
+
+    default: str = "developer"
+    """The role of system text that came without one; `user` if the model has none for it."""
+    accepted: tuple[str, ...] = ("developer", "system")
+    """The roles that are kept as they came."""
+
+    def write(self, place: SystemPlace) -> str:
+        """The role to write for system text of that place."""
+        return self.default if place.role not in self.accepted else str(place.role)
+
+    def notices(self, place: SystemPlace, path: str) -> list[Notice]:
+        """A notice if the role differs from the one in the request it was read from."""
+        if place.role is None or place.role in self.accepted:
+            return []
+        reason = f"{place.role} is not a role of this model: {self.default}"
+        return [Notice("role_changed", reason, path)]
 
 
-def changed_role(place: SystemPlace, wanted: str, path: str) -> list[Notice]:
-    """A notice if the role differs from the one in the request it was read from."""
-    if place.role is None or role_of(place, wanted) == place.role:
-        return []
-    return [Notice("role_changed", f"{place.role} is not a role of this model: {wanted}", path)]
+_ROLES = SystemRoles()
+
+
+def system_roles(profile: Profile) -> SystemRoles:
+    """Models that take `developer` take `system` too; the catalog names those where `system` is the
+    default and both are taken."""
+    default = profile_value(profile, "system_role", _ROLES.default)
+    by_default = {"developer": _ROLES.accepted, "system": ("system",)}.get(default, ())
+    return SystemRoles(default, profile_value(profile, "system_roles", by_default))
 
 
 # ── Parts and sections ─────────────────────────────────────────────────────────────────────────

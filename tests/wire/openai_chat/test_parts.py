@@ -32,6 +32,7 @@ from anaphora.values import (
     from_json,
     to_json,
 )
+from anaphora.wire.openai import SystemRoles
 from anaphora.wire.openai_chat.messages import assistant_message, encode_part
 from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
@@ -42,7 +43,7 @@ PNG = Bytes(b"\x89PNG", "image/png")
 PDF = Bytes(b"%PDF", "application/pdf")
 TRAITS = Traits(
     max_tokens_field="max_completion_tokens",
-    system_role="developer",
+    system_roles=SystemRoles(),
     breakpoints=True,
     options=True,
     markers={},

@@ -2,12 +2,14 @@
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
 `/v1/responses`, `/v1beta/models/…`, `/api/chat`. Every provider answers below its name, so that
-`http://…/deepseek` stands for `https://api.deepseek.com`.
+`http://…/deepseek` stands for `https://api.deepseek.com`. Azure's older paths are answered
+without its name, too.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 
 from anaphora import catalog, wire
@@ -29,6 +31,11 @@ HOSTS: dict[str, type[Host]] = {
 #: The format of errors at paths where no host answers.
 DEFAULT_WIRE = "openai_chat"
 _ROUTES = 1024
+#: Azure's paths before its v1 API: those with an api-version, which the AzureOpenAI class of the
+#: openai SDK uses. A deployment is named in the path, and stands for the model of its name.
+_AZURE = re.compile(
+    r"(?:/azure)?/openai/(?:deployments/(?P<deployment>[^/]+)/)?(?P<rest>(?!v1/|deployments/).+)"
+)
 _SHARED = ("models", "model", "model_delete", "files", "file", "file_content")
 
 
@@ -75,6 +82,10 @@ class RouteTable:
         provider = first if first in self._rows else ""
         if provider:
             path = "/" + rest
+        deployment = ""
+        if (found := _AZURE.fullmatch(f"/{first}/{rest}")) is not None:
+            provider, deployment = "azure", found["deployment"] or ""
+            path = f"/openai/v1/{found['rest']}"
         for root, row in self._rows[provider]:
             if not path.startswith(root + "/"):
                 continue
@@ -86,6 +97,7 @@ class RouteTable:
             shared = operation in _SHARED and not provider
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
+            name = name or deployment
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)
         gemini = self.hosts["gemini"]
         if provider in ("", "google") and isinstance(gemini, GeminiHost):

@@ -107,9 +107,6 @@ class GeminiHost(Host):
         path = path.replace(":countTokens", ":generateContent")
         return EmulatorRoute(self, dialect, wire.codec_for(dialect), operation, path, name)
 
-    def model_error(self, model: str) -> str:
-        return f"models/{model} is not found for API version v1beta"
-
     def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
         found = None
         if request.route.operation == "upload":

@@ -124,8 +124,6 @@ class Host:
     reports_reasoning: ClassVar[bool] = False
     """Reasoning is counted even where there is none."""
     key_error_code: ClassVar[str | None] = None
-    model_error_code: ClassVar[str | None] = None
-    model_error_param: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     spend_cap_code: ClassVar[str | None] = None
     unknown_event: ClassVar[tuple[str, bytes]]
@@ -171,10 +169,6 @@ class Host:
         header = auth if auth in _KEY_HEADERS else "Authorization, as Bearer"
         reason = f"no API key: send it in the header {header}"
         return Unauthenticated(reason, status=401, code=self.key_error_code)
-
-    def model_error(self, model: str) -> str:
-        """What the provider says of a model that it does not have."""
-        return f"model: {model}"
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         """The request id and rate-limit headers of a response."""

@@ -149,9 +149,6 @@ class OllamaHost(Host):
         operation = _OPERATIONS.get((method, path))
         return None if operation is None else (operation, "")
 
-    def model_error(self, model: str) -> str:
-        return f"model '{model}' not found"
-
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
         self._loaded: OrderedDict[str, float] = OrderedDict()

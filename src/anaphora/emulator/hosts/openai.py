@@ -24,6 +24,7 @@ from anaphora.emulator.exchange import (
     nested,
 )
 from anaphora.emulator.journal import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
+from anaphora.emulator.models import model_error
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
@@ -36,7 +37,6 @@ from anaphora.wire.openai_responses.parse import input_items
 from .host import (
     MODELS_CREATED,
     CompleteBody,
-    EmulatorRoute,
     Host,
     Operation,
     ReplyContext,
@@ -100,12 +100,7 @@ class OpenAIHost(Host):
     # A refusal is a field of the message; the reply ends as usual.
     refusal_stop = "end"
     key_error_code = "invalid_api_key"
-    model_error_code = "model_not_found"
-    model_error_param = "model"
     reports_reasoning = True
-
-    def model_error(self, model: str) -> str:
-        return f"The model `{model}` does not exist or you do not have access to it."
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {
@@ -128,6 +123,16 @@ class OpenAIHost(Host):
             "x-ratelimit-remaining-tokens": str(max(0, INPUT_LIMIT - tokens)),
             "x-ratelimit-reset-tokens": reset,
         }
+
+    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
+        """A request to a deployment of Azure, which names the model in its path."""
+        deployment = request.route.name
+        if request.route.operation != "generate" or not deployment:
+            return request
+        model = msgspec.Raw(dumps(deployment))
+        body = msgspec.json.encode({**request.fields, "model": model})
+        changed = {name: getattr(request, name) for name in request.__struct_fields__}
+        return RoutedRequest(**{**changed, "body": body})
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
         data = [self.model_fields(profile) for profile in profiles]
@@ -165,17 +170,18 @@ class OpenAIChatHost(OpenAIHost):
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         if request.route.operation == "model_delete":
-            raise self._no_deletion(request.route)
+            raise self._no_deletion(request)
         if request.route.operation.startswith(("file", "batch")):
             return self._files.handle(request)
         return self._completions.handle(request)
 
-    def _no_deletion(self, route: EmulatorRoute) -> Upstream:
+    def _no_deletion(self, request: RoutedRequest) -> Upstream:
         """Only fine-tuned models can be deleted, and no workspace has one."""
+        route = request.route
         if any(profile.id == route.name for profile in catalog.models(route.provider)):
             reason = f"The model `{route.name}` is not a fine-tuned model of your organization."
             return Forbidden(reason, status=403)
-        return NotFound(self.model_error(route.name), status=404, code=self.model_error_code)
+        return model_error(catalog.profile(route.provider, route.name), self.wire, request.now)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         self._completions.keep(request, reply)

@@ -25,6 +25,7 @@ from . import (
     text,
     too_long,
 )
+from .media import anthropic_media, check_media
 
 TOP = known_fields("anthropic", "top")
 BETA_TOP = known_fields("anthropic", "beta_top")
@@ -397,6 +398,7 @@ CHECKS = WireChecks(
         _limits,
         _roles,
         _tool_pairs,
+        check_media(anthropic_media),
         _markers,
         _deferred_tools,
         _thinking,

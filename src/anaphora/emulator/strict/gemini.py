@@ -20,6 +20,7 @@ from . import (
     rejected,
     too_long,
 )
+from .media import check_media, gemini_media
 
 TOP = known_fields("gemini", "top")
 CONTENT = known_fields("gemini", "content")
@@ -159,9 +160,27 @@ def _signatures(request: CheckedRequest) -> None:
             )
 
 
+def _temperature(request: CheckedRequest) -> None:
+    config, highest = _get(request.body, "generationConfig"), request.profile.max_temperature
+    given = config.get("temperature") if isinstance(config, dict) else None
+    if highest is None or not isinstance(given, int | float) or given <= highest.value:
+        return
+    bound = f"temperature must be in the range [0.0, {highest.value:.1f}], got {given}"
+    path = "generation_config.temperature"
+    raise _rejected(f"* GenerateContentRequest.{path}: {bound}\n", path)
+
+
 CHECKS = WireChecks(
     messages_field="contents",
-    checks=(_unknown_names, _contents, _function_turns, _signatures, too_long),
+    checks=(
+        _unknown_names,
+        _contents,
+        check_media(gemini_media),
+        _temperature,
+        _function_turns,
+        _signatures,
+        too_long,
+    ),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,
 )

@@ -22,6 +22,8 @@ from . import (
     text,
     too_long,
 )
+from .media import chat_media, check_media, responses_media
+from .schemas import check_output, check_tools
 
 CHAT = known_fields("openai", "chat")
 MESSAGES = fields_by_type("openai", "messages")
@@ -37,6 +39,9 @@ _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+_SYSTEM_ROLES = ("system", "developer")
+#: Providers that hold strict schemas to OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
+_STRICT_SCHEMAS = ("openai", "azure")
 #: The fields that name what OpenAI keeps.
 _STORED = ("previous_response_id", "conversation", "prompt")
 
@@ -68,6 +73,11 @@ def _model(request: CheckedRequest) -> None:
 
 def _sampling(request: CheckedRequest) -> None:
     """Models that take only the default (the catalog's refusals): QwenLM/qwen-code#921."""
+    highest, given = request.profile.max_temperature, request.body.get("temperature")
+    if highest is not None and isinstance(given, int | float) and given > highest.value:
+        bound = f"Expected a value <= {highest.value:g}, but got {given} instead."
+        message = f"Invalid 'temperature': decimal above maximum value. {bound}"
+        raise rejected(message, param="temperature", code="decimal_above_max_value")
     if not request.profile.refuses("altered_sampling"):
         return
     for field in ("temperature", "top_p"):
@@ -139,6 +149,7 @@ def _chat_fields(request: CheckedRequest) -> None:
 
 
 def _roles(request: CheckedRequest) -> None:
+    taken = request.profile.system_roles
     for index, message in request.messages:
         role, param = message.get("role"), f"messages[{index}].role"
         if role is None:
@@ -148,6 +159,10 @@ def _roles(request: CheckedRequest) -> None:
             supported = f"Supported values are: {', '.join(others)}, and {last}."
             reason = f"Invalid value: '{role}'. {supported}"
             raise rejected(reason, param=param, code="invalid_value")
+        if role in _SYSTEM_ROLES and taken is not None and role not in taken.value:
+            # lobehub/lobehub#5704
+            reason = f"Unsupported value: '{param}' does not support '{role}' with this model."
+            raise rejected(reason, param=param, code="unsupported_value")
 
 
 def _tool_messages(request: CheckedRequest) -> None:
@@ -237,6 +252,14 @@ def _response_format(request: CheckedRequest) -> None:
             raise _missing("response_format.json_schema.name")
 
 
+def _chat_schemas(request: CheckedRequest) -> None:
+    if request.facts.provider not in _STRICT_SCHEMAS:
+        return
+    check_tools(request.body.get("tools"))
+    output = nested(request.body, "response_format", "json_schema")
+    check_output(output, "response_format", code=None)
+
+
 def _features(request: CheckedRequest) -> None:
     """The SDK's docstring: `max_tokens` is not compatible with o-series models; gpt-5 and later
     reject it too (decolua/9router#560)."""
@@ -245,6 +268,10 @@ def _features(request: CheckedRequest) -> None:
     _sampling(request)
     if request.body.get("stop") is not None and request.profile.refuses("stop"):
         raise _unsupported("stop")
+    search = request.profile.web_search_options
+    refused = search is not None and not search.value and request.profile.known
+    if request.body.get("web_search_options") is not None and refused:  # BerriAI/litellm#12311
+        raise _unknown("", "web_search_options")
 
 
 def _deepseek_content(request: CheckedRequest) -> None:
@@ -267,14 +294,16 @@ CHAT_CHECKS = WireChecks(
         _roles,
         _tool_messages,
         _audio,
+        check_media(chat_media),
         _replies,
         _response_format,
+        _chat_schemas,
         _features,
         _stream_options,
         _tool_choice,
         partial(too_long, param="messages"),
     ),
-    provider_checks=(_deepseek_content,),
+    provider_checks=(_deepseek_content, _chat_schemas),
 )
 
 
@@ -382,6 +411,15 @@ def _text_format(request: CheckedRequest) -> None:
                 raise _missing(path)
 
 
+def _responses_schemas(request: CheckedRequest) -> None:
+    """The code: mavam/pi-web-providers#14."""
+    if request.facts.provider not in _STRICT_SCHEMAS:
+        return
+    check_tools(request.body.get("tools"))
+    output = nested(request.body, "text", "format")
+    check_output(output, "text.format.schema", code="invalid_json_schema")
+
+
 def _shortest_answer(request: CheckedRequest) -> None:
     """OpenAI's, earendil-works/pi#6265, and Azure's, vectorize-io/hindsight#58."""
     limits, given = output_limits(request.facts.wire), request.body.get("max_output_tokens")
@@ -404,7 +442,9 @@ RESPONSES_CHECKS = WireChecks(
         _responses_fields,
         _continuation,
         _item_order,
+        check_media(responses_media),
         _text_format,
+        _responses_schemas,
         _shortest_answer,
         _sampling,
         _stream_options,
@@ -412,5 +452,5 @@ RESPONSES_CHECKS = WireChecks(
         partial(_tool_choice, without_tools=(None, "auto", "none")),
         _overflow,
     ),
-    provider_checks=(_shortest_answer,),
+    provider_checks=(_shortest_answer, _responses_schemas),
 )

@@ -39,11 +39,9 @@ from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.openai import (
     MarkPlace,
     arguments_text,
-    changed_role,
     data_url,
     file_id,
     place_of,
-    role_of,
 )
 from anaphora.wire.parts import (
     check_part,
@@ -182,8 +180,8 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
         pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
     elif message.role == "system":
         place = place_of(message.parts)
-        notices += changed_role(place, traits.system_role, "role")
-        pieces = _content_pieces(message, role_of(place, traits.system_role), notices)
+        notices += traits.system_roles.notices(place, "role")
+        pieces = _content_pieces(message, traits.system_roles.write(place), notices)
     elif message.role in ("user", "tool"):
         has_results = ToolResult in map(type, message.parts)
         pieces = _result_pieces(message, notices) if has_results else []

@@ -16,12 +16,14 @@ from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.openai import (
     NEAREST,
+    SystemRoles,
     check_forced_tools,
     decode_params,
     option_notices,
     profile_value,
     schema_members,
     skip,
+    system_roles,
     tool_choice_params,
 )
 from anaphora.wire.params import (
@@ -60,8 +62,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     max_tokens_field: str
     """max_completion_tokens or max_tokens."""
-    system_role: str
-    """developer or system."""
+    system_roles: SystemRoles
     breakpoints: bool
     """Parts may be marked."""
     options: bool
@@ -82,7 +83,7 @@ def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> T
     breakpoints = profile_value(profile, "explicit_breakpoints", False) if own else bool(markers)
     return Traits(
         max_tokens_field=profile_value(profile, "max_tokens_field", "max_completion_tokens"),
-        system_role=profile_value(profile, "system_role", "developer"),
+        system_roles=system_roles(profile),
         breakpoints=breakpoints,
         options=own and breakpoints,
         markers=(MARKERS if markers is None else markers) if breakpoints else {},

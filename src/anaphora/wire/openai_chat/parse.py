@@ -84,6 +84,7 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
+from .legacy import link_call
 from .params import read_params
 from .types import (
     IN_CONTENT,
@@ -145,6 +146,8 @@ def _read_messages(
         if unknown:
             own = unknown.get(index)
         reader.index = index
+        if type(message) is types.FunctionMessage:
+            reader.answered = link_call(messages)
         role, parts = reader.message(message, own)
         if role == "system" and index == 0:
             texts = [part for part in parts if isinstance(part, Text)]
@@ -191,13 +194,15 @@ class MessageReader:
     """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
     in what was read."""
 
-    __slots__ = ("_fail", "_root", "index", "marks")
+    __slots__ = ("_fail", "_root", "answered", "index", "marks")
 
     def __init__(self, root: str, fail: ErrorFactory) -> None:
         self._root = root
         """The path of a message, with a gap for its index."""
         self._fail = fail
         self.index = 0
+        self.answered = ""
+        """The id of the call that a `function` message answers."""
         self.marks: list[PlacedMark[Ttl]] = []
 
     @property
@@ -211,7 +216,10 @@ class MessageReader:
         if type(message) is types.AssistantMessage:
             return "assistant", self.assistant(message, unknown) or _EMPTY
         if type(message) is types.ToolMessage:
-            return "tool", (self._result(message, unknown),)
+            return "tool", (self._result(message, message.tool_call_id or "", unknown),)
+        if type(message) is types.FunctionMessage:
+            result = self._result(message, self.answered, unknown)
+            return "tool", (msgspec.structs.replace(result, name=message.name),)
         if type(message) is OtherBlock:
             raise self._fail(f"{message.tag!r} is not a role here", f"{self._path}.role")
         content = message.content
@@ -229,8 +237,13 @@ class MessageReader:
             parts = (*parts, *message_fields(unknown))
         return role, parts
 
-    def _result(self, message: types.ToolMessage, unknown: Unknown | None) -> ToolResult:
-        call_id, content = message.tool_call_id or "", message.content
+    def _result(
+        self,
+        message: types.ToolMessage | types.FunctionMessage,
+        call_id: str,
+        unknown: Unknown | None,
+    ) -> ToolResult:
+        content = message.content
         if unknown is None and type(content) is str:
             return ToolResult(call_id, content)
         inner = _elements(unknown, "content")

@@ -22,12 +22,10 @@ from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     block_log,
     body_order,
-    changed_role,
     key_slot,
     locate,
     options_free,
     place_of,
-    role_of,
     tool_log,
 )
 from anaphora.wire.parts import (
@@ -72,7 +70,7 @@ def render(
         call.ir.body_runs(),
         previous,
         lambda segment: partial(add_messages, where=segment.role.value, traits=traits),
-        opening=glue(traits.system_role) if blocks else b'"messages":[',
+        opening=glue(traits.system_roles.default) if blocks else b'"messages":[',
         glue=glue,
         close=close,
         first_message=1 if blocks else 0,
@@ -111,7 +109,7 @@ def _system_run(
     blocks: tuple[PromptBlock, ...], traits: Traits, previous: Rendered | None, *, alone: bool
 ) -> ChunkRun:
     nearest = traits.nearest if traits.breakpoints else None
-    role = role_of(place_of(blocks), traits.system_role)
+    role = traits.system_roles.write(place_of(blocks))
     return section_run(
         "system",
         blocks,
@@ -119,7 +117,7 @@ def _system_run(
         previous,
         MEMO,
         lead=b'"messages":[{"role":"%b","content":[' % role.encode(),
-        close=close(traits.system_role) if alone else b"",
+        close=close(traits.system_roles.default) if alone else b"",
         place="messages[0].content",
         variant=tuple(traits.markers),
     )
@@ -132,7 +130,7 @@ def _tool_definition(tool: Tool, members: bytes) -> bytes:
 
 
 def _section_notices(call: Call, blocks: Sequence[PromptBlock], traits: Traits) -> Notices:
-    notices = changed_role(place_of(blocks), traits.system_role, "system")
+    notices = traits.system_roles.notices(place_of(blocks), "system")
     if not traits.breakpoints:
         return notices  # these models cache by themselves: no policy is lost
     return notices + policy_notices(call.tools, blocks, traits.nearest)

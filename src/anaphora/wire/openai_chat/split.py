@@ -60,6 +60,8 @@ _KINDS = {
     "input_audio": Kind.AUDIO,
 }
 
+_RESULT_ROLES = ("tool", "function")
+
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -141,7 +143,7 @@ def _split_message(
         return SplitMessage(role, b"", [SplitBlock(kind, bytes(raw))])
     del members["role"]
     content = bytes(members.pop("content", NULL))
-    kind = Kind.TOOL_RESULT if role == "tool" else Kind.TEXT
+    kind = Kind.TOOL_RESULT if role in _RESULT_ROLES else Kind.TEXT
     if content[:1] == b'"':
         splice = BEFORE_BRACE if content != b'""' else None
         blocks = [SplitBlock(kind, b'{"type":"text","text":' + content + b"}", splice)]
@@ -169,7 +171,7 @@ def _split_part(
     empty = kind == "text" and not known_text(members, "text")
     markable = ttl is not None or (kind in MARKABLE and not empty)
     return SplitBlock(
-        Kind.TOOL_RESULT if role == "tool" else _KINDS.get(kind, Kind.OTHER),
+        Kind.TOOL_RESULT if role in _RESULT_ROLES else _KINDS.get(kind, Kind.OTHER),
         encode_members(members),
         BEFORE_BRACE if markable else None,
         () if ttl is None else ((None, ttl),),

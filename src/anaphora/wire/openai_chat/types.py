@@ -153,8 +153,20 @@ class ToolMessage(Strict, frozen=True, tag_field="role", tag="tool"):
     content: Content = None
 
 
+class FunctionMessage(Strict, frozen=True, tag_field="role", tag="function"):
+    """The result of a `function_call`."""
+
+    name: str
+    content: Content = None
+
+
 RequestMessage: TypeAlias = (
-    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+    SystemMessage
+    | DeveloperMessage
+    | UserMessage
+    | AssistantMessage
+    | ToolMessage
+    | FunctionMessage
 )
 
 

@@ -17,7 +17,7 @@ from anaphora.wire.openai import (
     NEAREST,
     OPENAI,
     SystemPlace,
-    changed_role,
+    SystemRoles,
     check_forced_tools,
     decode_params,
     option_notices,
@@ -25,6 +25,7 @@ from anaphora.wire.openai import (
     profile_value,
     schema_members,
     skip,
+    system_roles,
     tool_choice_params,
 )
 from anaphora.wire.params import (
@@ -48,8 +49,7 @@ _SENT_APART = ("model", "input", "instructions", "tools")
 class Traits(msgspec.Struct, frozen=True):
     """How a model's profile changes requests."""
 
-    system_role: str = "developer"
-    """The role of system messages: `developer` or `system`."""
+    system_roles: SystemRoles = SystemRoles()
     system_slot: str = "instructions"
     """System text as `instructions`, or as the first `message` where it can carry breakpoints."""
     explicit: bool = False
@@ -62,7 +62,7 @@ def traits_of(profile: Profile, slot: str | None = None) -> Traits:
     """The profile's traits. `slot` is the one that the system text came in, if any."""
     default = Traits()
     traits = Traits(
-        system_role=profile_value(profile, "system_role", default.system_role),
+        system_roles=system_roles(profile),
         system_slot=profile_value(profile, "system_slot", default.system_slot),
         explicit=profile_value(profile, "explicit_breakpoints", default.explicit),
     )
@@ -197,7 +197,7 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
     if traits.system_slot == "message":
         notices += system_text_notices(call)
         place = place_of(call.ir.system_field_blocks())
-        notices += changed_role(place, traits.system_role, "system")
+        notices += traits.system_roles.notices(place, "system")
     elif traits.kept and traits.explicit:
         why = (
             "the system text stays in instructions, where it came from: no breakpoint can be set"

@@ -40,12 +40,10 @@ from anaphora.wire.openai import (
     MarkPlace,
     SystemPlace,
     block_log,
-    changed_role,
     key_slot,
     locate,
     options_free,
     place_of,
-    role_of,
     tool_log,
 )
 from anaphora.wire.parts import (
@@ -178,7 +176,7 @@ def _system_run(
         nearest = NEAREST if traits.explicit else None
         render: Callable[[Any], ChunkLog] = partial(block_log, encode=text_part, nearest=nearest)
         # The fields of the message itself, if it was read from a request.
-        role = role_of(came_from, traits.system_role)
+        role = traits.system_roles.write(came_from)
         fields = following_extras(blocks[0].extras, ITEM) if blocks else b""
         lead, place = INPUT + message_opening(role, fields), "input[0].content"
     else:
@@ -352,8 +350,8 @@ def lay_out(
     name: str = role
     if role == "system":
         place = place_of(message.parts)
-        name = role_of(place, traits.system_role)
-        notices += changed_role(place, traits.system_role, "role")
+        name = traits.system_roles.write(place)
+        notices += traits.system_roles.notices(place, "role")
     pieces: list[Piece] = []
     inside = False
     for position, part in enumerate(message.parts):
