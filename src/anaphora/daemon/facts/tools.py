@@ -63,9 +63,12 @@ class _ToolHead(msgspec.Struct):
     vector_store_ids: list[str] | None = None
 
 
-#: Members that decide which tool it is, and those among them that hold a function.
-_HEAD = frozenset(_ToolHead.__struct_fields__)
+#: Members that hold a function, and all that name or define tools, in small letters.
 _FUNCTIONS = frozenset({"function", "custom"})
+_NAMING = _FUNCTIONS | {"functiondeclarations", "functions", "name", "tools", "type"}
+#: Those that a tool and a function have.
+_IN_TOOL = _FUNCTIONS | {"name", "tools", "type"}
+_IN_FUNCTION = frozenset({"name", "type"})
 
 
 class _Limited(msgspec.Struct):
@@ -82,7 +85,7 @@ def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> Non
     listed = decode_value(raw, list[dict[str, msgspec.Raw]], f"$.{path}", request_error)
     for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
         where = f"{path}[{index}]"
-        _check_spelling(members, where)
+        _check_members(members, where, _IN_TOOL)
         _read_tool(where, head, found, legacy=path == "functions")
 
 
@@ -90,18 +93,20 @@ def read_tool(path: str, tool: Any, found: FoundTools) -> None:
     """Adds a tool that a message adds, already decoded."""
     raw = msgspec.json.encode(tool)
     head = decode_value(raw, _ToolHead, f"$.{path}", request_error)
-    _check_spelling(decode_members(raw), path)
+    _check_members(decode_members(raw), path, _IN_TOOL)
     _read_tool(path, head, found)
 
 
-def _check_spelling(members: Members, path: str) -> None:
-    """Refuses a member that some servers would take for another one, whose case differs."""
+def _check_members(members: Members, path: str, allowed: frozenset[str]) -> None:
+    """Refuses members under which some server might find another name or another function: those
+    that differ from a known one in case, and definitions where no provider has them."""
     for name, raw in members.items():
-        if name in _HEAD:
+        if name in allowed:
             if name in _FUNCTIONS and bytes(raw)[:1] == b"{":
-                _check_spelling(decode_members(raw), f"{path}.{name}")
-        elif (own := name.casefold()) in _HEAD:
-            raise request_error(f"is spelled {own}", f"$.{path}.{name}")
+                _check_members(decode_members(raw), f"{path}.{name}", _IN_FUNCTION)
+        elif (own := name.casefold().replace("_", "")) in _NAMING:
+            hint = f"is spelled {own}" if own in allowed else "no provider has it here"
+            raise request_error(hint, f"$.{path}.{name}")
 
 
 def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = False) -> None:
@@ -111,22 +116,21 @@ def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = 
         if not names:
             raise request_error("a function needs a name", f"$.{path}")
         found.functions += [(path, name) for name in names]
-    elif kind == "namespace":
-        for index, each in enumerate(head.tools or ()):
-            inner_path = f"{path}.tools[{index}]"
-            nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
-            _check_spelling(decode_members(each), inner_path)
-            _read_tool(inner_path, nested, found)
     elif kind == "tool_reference":
         # The name of a tool of the list is `tool_name`; with a `name` it may be read as a tool.
         found.functions += [(path, name) for name in _names(head)]
     elif kind in ("mcp", "mcp_toolset"):
         found.remote_mcp.append(path)
-    else:
+    elif kind != "namespace":
         if head.function or head.custom or bytes(head.input_schema) != b"null":
             # Where the type is not known, it may be read as a function.
             found.functions += [(path, name) for name in _names(head)]
         _read_server_tool(path, kind or "", head, found)
+    for index, each in enumerate(head.tools or ()):
+        inner_path = f"{path}.tools[{index}]"
+        nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
+        _check_members(decode_members(each), inner_path, _IN_TOOL)
+        _read_tool(inner_path, nested, found)
 
 
 def _names(head: _ToolHead) -> list[str]:
@@ -164,6 +168,7 @@ def _read_gemini(path: str, raw: msgspec.Raw, found: FoundTools) -> None:
         if own == "functionDeclarations":
             for index, each in enumerate(raw_elements(value, f"$.{where}")):
                 head = decode_value(each, _Function, f"$.{where}[{index}]", request_error)
+                _check_members(decode_members(each), f"{where}[{index}]", _IN_FUNCTION)
                 if not head.name:
                     raise request_error("a function needs a name", f"$.{where}[{index}]")
                 found.functions.append((f"{where}[{index}]", head.name))
