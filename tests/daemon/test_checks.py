@@ -11,21 +11,19 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from support.tables import each_row
 
-from anaphora import wire as wires
 from anaphora.cli.grants import command as grants
+from anaphora.daemon.access.approved_prompts import prompt_fingerprint
 from anaphora.daemon.access.checks import (
     check_capabilities,
     check_grant,
     check_prompt,
     is_granted,
-    prompt_fingerprint,
 )
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.facts.reading import HandleRef, RequestFacts, read_facts
 from anaphora.daemon.store import HandleKind
 from anaphora.errors import CapabilityDenied, NotGranted
-from anaphora.rendered import Rendered
-from anaphora.wire.reading import decode_members
+from anaphora.wire.reading import Members, decode_members
 
 PATH = "/v1beta/models/granted-1:generateContent"
 BODIES: dict[str, dict[str, Any]] = {
@@ -53,6 +51,22 @@ def facts_of(wire: str, fields: dict[str, Any], **headers: str) -> RequestFacts:
 def check(facts: RequestFacts, grant: LlmGrant = GRANT, **resolved: Any) -> None:
     resolved.setdefault("provider_ids", ["main"])
     check_grant(facts, grant, **resolved)
+
+
+@each_row("name", ["search_web", "search_a.b:c-d", "search_" + "x" * 121])
+def test_names_of_tools_that_every_reader_takes_alike(name: str) -> None:
+    check(facts_of("openai_chat", function(name)))
+
+
+@each_row(
+    "name",
+    ["search_\u200b", "search_a b", "search_\n", "search_ä", "search_" + "x" * 122, "search_/"],
+)
+def test_other_names_of_tools_need_a_grant_of_all(name: str) -> None:
+    facts = facts_of("openai_chat", function(name))
+    with pytest.raises(NotGranted, match="a name has 1 to 128 letters"):
+        check(facts)
+    check(facts, replace(GRANT, tools=("*",)))
 
 
 @each_row("wire", BODIES)
@@ -125,11 +139,10 @@ def test_model_that_is_asked_for_is_first_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("kind", ["cached_content", "conversation"])
 def test_approved_prompt_does_not_go_with_what_may_hold_another(kind: HandleKind) -> None:
-    facts, rendered = split({})
+    facts, members = read({})
     facts = replace(facts, handles=(HandleRef("x", kind, "id"),))
-    grant = replace(GRANT, approved_prompt=prompt_fingerprint(rendered))
     with pytest.raises(NotGranted, match="may hold a system text"):
-        check_prompt(facts, rendered, grant)
+        check_prompt(facts, APPROVED, members)
 
 
 @each_row(
@@ -194,7 +207,7 @@ def test_patterns_are_anchored(name: str, pattern: str, fits: bool) -> None:
 # ── approved_prompt ──────────────────────────────────────────────────────────────────────────────
 
 TOOL = {"name": "search_web", "input_schema": {"type": "object"}}
-PROMPT = {
+PROMPT: dict[str, Any] = {
     "model": "granted-1",
     "max_tokens": 9,
     "system": [{"type": "text", "text": "Answer questions about tea."}],
@@ -203,12 +216,17 @@ PROMPT = {
 }
 
 
-def split(fields: dict[str, Any]) -> tuple[RequestFacts, Rendered]:
+def read(fields: dict[str, Any]) -> tuple[RequestFacts, Members]:
     members = decode_members(json.dumps(PROMPT | fields).encode())
-    return read_facts("anthropic", members, ""), wires.get("anthropic").split(members)
+    return read_facts("anthropic", members, ""), members
 
 
-APPROVED = replace(GRANT, approved_prompt=prompt_fingerprint(split({})[1]))
+def check_fields(fields: dict[str, Any], grant: LlmGrant) -> None:
+    facts, members = read(fields)
+    check_prompt(facts, grant, members)
+
+
+APPROVED = replace(GRANT, approved_prompt=prompt_fingerprint("anthropic", read({})[1]))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +238,7 @@ APPROVED = replace(GRANT, approved_prompt=prompt_fingerprint(split({})[1]))
     ],
 )
 def test_approved_prompt_may_be_asked_anything(fields: dict[str, Any]) -> None:
-    check_prompt(*split(fields), APPROVED)
+    check_fields(fields, APPROVED)
 
 
 @each_row(
@@ -242,11 +260,11 @@ def test_approved_prompt_may_be_asked_anything(fields: dict[str, Any]) -> None:
 )
 def test_any_other_prompt_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(NotGranted):
-        check_prompt(*split(fields), APPROVED)
+        check_fields(fields, APPROVED)
 
 
 def test_grant_without_approved_prompt_takes_any() -> None:
-    check_prompt(*split({"system": "anything"}), GRANT)
+    check_fields({"system": "anything"}, GRANT)
 
 
 def body_of(system: str, *texts: str) -> dict[str, dict[str, Any]]:
@@ -263,25 +281,148 @@ def body_of(system: str, *texts: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def fingerprint(wire: str, body: dict[str, Any]) -> str:
+    data = json.dumps(body).encode()
+    return prompt_fingerprint(wire, decode_members(data))
+
+
 @each_row("wire", BODIES)
 def test_fingerprint_is_of_system_text_only(wire: str) -> None:
-    def fingerprint(system: str, *texts: str) -> str:
-        body = json.dumps(body_of(system, *texts)[wire]).encode()
-        return prompt_fingerprint(wires.get(wire).split(body, (), PATH))
-
-    assert fingerprint("tea", "one") == fingerprint("tea", "one, two", "three")
-    assert fingerprint("tea", "one") != fingerprint("coffee", "one")
+    one = fingerprint(wire, body_of("tea", "one")[wire])
+    assert one == fingerprint(wire, body_of("tea", "one, two", "three")[wire])
+    assert one != fingerprint(wire, body_of("coffee", "one")[wire])
 
 
-@each_row("wire", ["openai_chat", "openai_responses", "ollama"])
-@each_row("role", ["system", "developer"])
-def test_system_messages_inside_a_conversation_count(wire: str, role: str) -> None:
+def test_white_space_and_markers_change_no_fingerprint() -> None:
+    marked: Any = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    text = PROMPT["system"][0]
+    body = {**PROMPT, "tools": [TOOL | marked], "system": [text | marked]}
+    data = json.dumps(dict(reversed(body.items())), indent=2).encode()
+    assert prompt_fingerprint("anthropic", decode_members(data)) == APPROVED.approved_prompt
+    other = [text | {"cache_control": {"type": "ephemeral", "note": "Obey."}}]
+    assert fingerprint("anthropic", {**PROMPT, "system": other}) != APPROVED.approved_prompt
+
+
+MESSAGES = {"openai_responses": "input", "gemini": "contents"}
+
+
+def added(wire: str, **members: Any) -> dict[str, Any]:
+    """A request with one more message, which has these members besides its content."""
     body = body_of("tea", "one", "two")[wire]
-    split = wires.get(wire).split
-    before = prompt_fingerprint(split(json.dumps(body).encode()))
-    field = "input" if "input" in body else "messages"
-    body[field] = [*body[field], {"role": role, "content": "Obey."}]
-    assert prompt_fingerprint(split(json.dumps(body).encode())) != before
+    content: Any = {"content": "Obey."}
+    if wire == "gemini":
+        content = {"parts": [{"text": "Obey."}]}
+    field = MESSAGES.get(wire, "messages")
+    return {**body, field: [*body[field], {**members, **content}]}
+
+
+@each_row("wire", BODIES)
+@each_row("role", ["system", "developer", "System", "SYSTEM ", "root", "User", ""])
+def test_message_of_any_other_role_is_covered(wire: str, role: str) -> None:
+    before = fingerprint(wire, body_of("tea", "one", "two")[wire])
+    assert fingerprint(wire, added(wire, role=role)) != before
+
+
+@each_row("wire", BODIES)
+@each_row("role", ["user", "assistant", "tool", "function", "model"])
+def test_content_of_users_models_and_tools_is_free(wire: str, role: str) -> None:
+    before = fingerprint(wire, body_of("tea", "one", "two")[wire])
+    assert fingerprint(wire, added(wire, role=role)) == before
+    assert fingerprint(wire, added(wire, role=role, Role="system")) != before
+    with pytest.raises(NotGranted, match=r"\[\d\]\.name: a message may have no name"):
+        fingerprint(wire, added(wire, role=role, name="Obey_this"))
+
+
+def test_results_of_tools_may_name_a_function_of_the_request() -> None:
+    body = added("openai_chat", role="function", name="find")
+    members = decode_members(json.dumps(body).encode())
+    assert prompt_fingerprint("openai_chat", members, {"find"})
+    with pytest.raises(NotGranted, match="may have no name"):
+        prompt_fingerprint("openai_chat", members, {"search"})
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "description": "Obey."}}}
+COVERED = [
+    ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+    ("anthropic", {"stop_sequences": ["Obey."]}),
+    ("anthropic", {"mcp_servers": [{"type": "url", "url": "https://mcp.example", "name": "m"}]}),
+    ("anthropic", {"container": {"skills": [{"type": "anthropic", "skill_id": "pptx"}]}}),
+    ("anthropic", {"fallbacks": [{"model": "m", "output_config": {"format": SCHEMA}}]}),
+    ("anthropic", {"tool_choice": {"type": "tool", "name": "Obey this instead."}}),
+    ("openai_chat", {"functions": [{"name": "find", "description": "Obey."}]}),
+    ("openai_chat", {"tools": [{"type": "function", "function": {"name": "find"}}]}),
+    (
+        "openai_chat",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": SCHEMA},
+            }
+        },
+    ),
+    ("openai_chat", {"stop": ["Obey."]}),
+    ("openai_chat", {"prediction": {"type": "content", "content": "Obey."}}),
+    ("openai_chat", {"web_search_options": {"user_location": {"city": "Obey."}}}),
+    ("openai_chat", {"guided_json": SCHEMA}),
+    ("openai_responses", {"text": {"format": {"type": "json_schema", "name": "a"}}}),
+    ("openai_responses", {"prompt": {"id": "pmpt_1", "variables": {"a": "Obey."}}}),
+    ("openai_responses", {"reasoning": {"effort": "Obey this."}}),
+    ("gemini", {"generationConfig": {"responseSchema": SCHEMA}}),
+    ("gemini", {"generation_config": {"response_json_schema": SCHEMA}}),
+    ("gemini", {"generationConfig": {"stopSequences": ["Obey."]}}),
+    ("gemini", {"tools": [{"functionDeclarations": [{"name": "find"}]}]}),
+    ("ollama", {"format": SCHEMA}),
+    ("ollama", {"options": {"stop": ["Obey."]}}),
+    ("ollama", {"system": "Obey."}),
+    *((wire, {"unheard": "Obey."}) for wire in BODIES),
+]
+
+
+@each_row(("wire", "fields"), COVERED)
+def test_everything_else_that_a_model_reads_is_covered(wire: str, fields: dict[str, Any]) -> None:
+    body = body_of("tea", "one")[wire]
+    assert fingerprint(wire, body | fields) != fingerprint(wire, body)
+
+
+@each_row("kind", ["additional_tools", "tool_search_output", "mcp_list_tools", "unheard"])
+def test_items_that_define_tools_are_covered(kind: str) -> None:
+    body = body_of("tea", "one")["openai_responses"]
+    item = {"type": kind, "tools": [{"type": "function", "name": "find", "description": "Obey."}]}
+    more = {**body, "input": [*body["input"], item]}
+    assert fingerprint("openai_responses", more) != fingerprint("openai_responses", body)
+
+
+FREE = [
+    ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 4000}),
+    ("anthropic", {"metadata": {"user_id": "any text at all"}, "stream": True, "top_k": 3}),
+    ("anthropic", {"tool_choice": {"type": "auto"}, "container": "c_1", "tools": []}),
+    ("anthropic", {"output_config": {"effort": "high"}, "cache_control": {"type": "ephemeral"}}),
+    ("openai_chat", {"n": 2, "seed": 1, "logit_bias": {"50256": -100}, "user": "any text"}),
+    ("openai_chat", {"stream_options": {"include_usage": True}, "tool_choice": "none"}),
+    ("openai_responses", {"reasoning": {"effort": "low"}, "previous_response_id": "resp_1"}),
+    (
+        "openai_responses",
+        {"include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}},
+    ),
+    (
+        "gemini",
+        {"generationConfig": {"temperature": 1, "maxOutputTokens": 9}, "labels": {"a": "b"}},
+    ),
+    ("gemini", {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}),
+    ("ollama", {"think": True, "keep_alive": "5m", "options": {"num_predict": 9}}),
+]
+
+
+@each_row(("wire", "fields"), FREE)
+def test_parameters_without_text_are_free(wire: str, fields: dict[str, Any]) -> None:
+    body = body_of("tea", "one")[wire]
+    assert fingerprint(wire, body | fields) == fingerprint(wire, body)
+
+
+def test_fingerprint_of_an_earlier_version_approves_nothing() -> None:
+    old = replace(GRANT, approved_prompt="prompt1:" + "0" * 64)
+    with pytest.raises(NotGranted, match=f"is {APPROVED.approved_prompt}$"):
+        check_fields({}, old)
 
 
 def test_command_prints_the_fingerprint_to_approve(tmp_path: Path) -> None:

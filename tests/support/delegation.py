@@ -158,16 +158,17 @@ async def delegating(
     app: App | None = None,
     routes: dict[str, Any] | None = None,
     shared_state: SharedState | None = None,
+    transport: Any = None,
     **provider: Any,
 ) -> AsyncIterator[Delegating]:
     """A service with these providers; `provider` adds settings to each of them. `shared_state` is
-    what it shares with other nodes."""
+    what it shares with other nodes, `transport` what sends its requests."""
     providers = settings(server.url, names, **provider)
     if "ollama" in providers:  # without a price, no call is made under a limit
         providers["ollama"]["prices"] = {"*": {"input": 0, "output": 0}}
     config = ClientConfig.from_mapping({"providers": providers, "routes": routes or {}})
     store = SqliteStore.open(folder / "store.sqlite")
-    transport = RecordingTransport()
+    transport = transport or RecordingTransport()
     with AuditLog(folder / "audit") as audit:
         service = CallService(
             config,

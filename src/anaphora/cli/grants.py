@@ -132,18 +132,25 @@ def _host() -> str:
 @click.option("--path", default="", help="URL path it was sent to, for wires that use it.")
 @json_option
 def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> None:
-    """Print the fingerprint of a request's tools and system text.
+    """Print the fingerprint of all instructions in a request.
 
     FILE holds the JSON body of a request (- reads standard input), on the wire on which the app
-    sends it. A grant with this value as `approved_prompt` refuses any other tools and system text.
+    sends it. A grant with this value as `approved_prompt` refuses any other tools, system text,
+    output schema or unknown field; the content of messages of users, models and tools is free.
     """
-    from anaphora.daemon.access.checks import prompt_fingerprint
+    from anaphora.daemon.access.approved_prompts import prompt_fingerprint
+    from anaphora.daemon.facts.reading import read_facts
+    from anaphora.daemon.facts.strict_json import decode_strict
+    from anaphora.wire.reading import decode_members
 
     body = read_bytes(file)
     detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
     if detected.guess:
         report_problems([detected.guess])
-    value = prompt_fingerprint(wire.get(detected.name).split(body, (), path))
+    decode_strict(body)
+    members = decode_members(body)
+    facts = read_facts(detected.name, members, path)
+    value = prompt_fingerprint(facts.wire, members, {tool.value for tool in facts.tools})
     print_report({"approved_prompt": value}, [value], as_json=as_json)
 
 

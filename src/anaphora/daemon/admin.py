@@ -213,6 +213,7 @@ class Admin:
         spent = await self._store.spent(app, self._clock())
         granted = grant is not None and "llm_complete" in grant.capabilities
         usable = granted and not _grant(self._directory.grants.apps, app).missing
+        usable = usable and not llm.has_outdated_prompt
         return {
             "app": app,
             "granted": grant is not None,

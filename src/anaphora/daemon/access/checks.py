@@ -1,7 +1,7 @@
 """Checks a request against a grant: what the grant does not list is refused.
 
     check_grant(facts, grant, provider_ids=["anthropic-default"], models=["claude-haiku-5-5"])
-    check_prompt(facts, rendered, grant)
+    check_prompt(facts, grant, members)
 
 Both raise `NotGranted`, whose `param` is the field of the request, and whose message names the list
 of the grant that it is missing from.
@@ -9,23 +9,23 @@ of the grant that it is missing from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
-from blake3 import blake3
-
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.errors import CapabilityDenied, NotGranted
-from anaphora.rendered import Rendered
+from anaphora.redaction import quoted
+from anaphora.wire.body_memory import ListElements
+from anaphora.wire.reading import Members
 
+from .approved_prompts import prompt_fingerprint
 from .grants import AppGrant, LlmGrant, Permission
 
-#: The begin of every fingerprint of a prompt; a later way to compute it gets another number.
-PROMPT_PREFIX = "prompt1:"
-
+#: Names that every provider and every reader of ours takes for the same tool.
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: Stored objects that may hold tools and system text.
 _PROMPTS = frozenset({"cached_content", "conversation"})
-_SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def check_grant(
@@ -45,7 +45,13 @@ def check_grant(
     check_limits(facts, grant)
     for param, name in facts.tools:
         if not is_granted(name, grant.tools):
-            raise _missing(f"tool {name!r}", "tools", param)
+            raise _missing(f"tool {quoted(name)}", "tools", param)
+        if "*" not in grant.tools and _TOOL_NAME.fullmatch(name) is None:
+            reason = (
+                f"tool {quoted(name)}: a name has 1 to 128 letters, digits, dots, colons, dashes"
+                " and underscores, unless the grant allows every tool"
+            )
+            raise NotGranted(reason, param=param)
     for permission, used in _permissions(facts):
         if permission not in grant.permissions:
             for what, param in used:
@@ -71,8 +77,14 @@ def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> N
         raise CapabilityDenied(reason, capability=capability, app=grant.app, method=method)
 
 
-def check_prompt(facts: RequestFacts, rendered: Rendered, grant: LlmGrant) -> None:
-    """Raises `NotGranted` where the grant approves one prompt and this is another."""
+def check_prompt(
+    facts: RequestFacts,
+    grant: LlmGrant,
+    members: Members,
+    elements: ListElements | None = None,
+) -> None:
+    """Raises `NotGranted` where the grant approves one prompt and this is another. `members` are
+    those of the request that the facts are of, `elements` its messages where they are known."""
     if grant.approved_prompt is None:
         return
     if facts.late_tools:
@@ -83,28 +95,17 @@ def check_prompt(facts: RequestFacts, rendered: Rendered, grant: LlmGrant) -> No
             name = kind.replace("_", " ")
             reason = f"a {name} may hold a system text, but the grant approves one prompt"
             raise NotGranted(reason, param=param)
-    fingerprint = prompt_fingerprint(rendered)
-    if fingerprint != grant.approved_prompt:
-        reason = f"tools and system text are not the approved_prompt of the grant: {fingerprint}"
+    tools = {tool.value for tool in facts.tools}
+    fingerprint = prompt_fingerprint(facts.wire, members, tools, elements)
+    if grant.has_outdated_prompt:
+        reason = (
+            "approved_prompt of the grant is of an earlier version and approves nothing; the value"
+            f" of this prompt is {fingerprint}"
+        )
         raise NotGranted(reason, param="system")
-
-
-def prompt_fingerprint(rendered: Rendered) -> str:
-    """Identifies the tools and system text of a prompt: definitions of deferred tools and system
-    messages inside the conversation included, other messages not."""
-    digest = blake3()
-    for run in rendered.runs:
-        for tool in run.deferred:
-            _update(digest, b"deferred", tool.data.strip(b", \t\r\n"))
-        log = run.log
-        for index in range(run.count):
-            section = run.section
-            if section == "messages":
-                if log.roles[log.wire_message_of(index)] not in _SYSTEM_ROLES:
-                    continue
-                section = "system"
-            _update(digest, section.encode(), log.slice(log.start(index), log.ends[index]))
-    return PROMPT_PREFIX + digest.hexdigest()
+    if fingerprint != grant.approved_prompt:
+        reason = f"the prompt is not the approved_prompt of the grant: it is {fingerprint}"
+        raise NotGranted(reason, param="system")
 
 
 def is_granted(name: str, patterns: Collection[str]) -> bool:
@@ -168,8 +169,3 @@ def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, 
 
 def _missing(what: str, where: str, param: str) -> NotGranted:
     return NotGranted(f"{what} is not in {where} of the grant", param=param)
-
-
-def _update(digest: blake3, section: bytes, data: bytes | memoryview) -> None:
-    digest.update(b"%s %d\n" % (section, len(data)))
-    digest.update(data)

@@ -9,6 +9,9 @@ import msgspec
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
+PROMPT_PREFIX = "prompt2:"
+"""The begin of every fingerprint of a prompt; a later way to compute it gets another number."""
+
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
 Permission: TypeAlias = Literal[
@@ -54,6 +57,12 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_spend_limit(self) -> bool:
         return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+
+    @property
+    def has_outdated_prompt(self) -> bool:
+        """The fingerprint in `approved_prompt` is none of this version: it approves no prompt."""
+        prompt = self.approved_prompt
+        return prompt is not None and not prompt.startswith(PROMPT_PREFIX)
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):

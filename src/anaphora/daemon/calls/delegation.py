@@ -18,7 +18,7 @@ from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpTransport
-from anaphora.daemon.access.checks import check_capabilities, check_grant, is_granted
+from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import (
     asked_for,
@@ -225,6 +225,7 @@ class CallService:
         name = ends[0].wire_name if ends else request.wire
         facts = read_facts(name, request.members, request.path, request.headers, request.elements)
         check_grant(facts, grant, models=[target.model for target in targets])
+        check_prompt(facts, grant, request.members, request.elements)
         return facts
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:

@@ -18,7 +18,7 @@ from anaphora.catalog import Dialect
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
-from anaphora.daemon.access.checks import check_grant, check_limits, check_prompt
+from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.access.isolation import SharedProviders, app_key, keys_separate
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
@@ -158,7 +158,6 @@ class RequestBuilder:
         sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
         facts = self.facts
         assert facts is not None
-        check_prompt(facts, rendered, self._call.app.grant.llm)
         params = Params(max_tokens=facts.max_tokens, service_tier=facts.service_tier or None)
         return PreparedRequest(
             call=Call(ir=_NO_PROMPT, model=target.model, params=params),
@@ -226,8 +225,8 @@ class RequestBuilder:
         call = self._parsed
         if call is None:
             call = self._parsed = self._parse()
-        grant, params, request = self._call.app.grant.llm, call.params, self._call.request
-        adapted = AdaptedParams(target, None if request is None else request.wire)
+        grant, params, given = self._call.app.grant.llm, call.params, self._call.request
+        adapted = AdaptedParams(target, None if given is None else given.wire)
         adapted.adapt(params, self._default_limit(target))
         changes, notices = adapted.changes, adapted.notices
         if params.stream != stream:
@@ -249,8 +248,9 @@ class RequestBuilder:
         )
         own = Plan(marks=rendered.marks, automatic=rendered.automatic)
         plan = await self._plan(target, read, own, now)
-        outgoing = target.endpoint.outgoing(target.endpoint.wire.assemble(rendered, plan))
-        self._check_translated(target, outgoing, rendered)
+        request = target.endpoint.wire.assemble(rendered, plan)
+        outgoing = target.endpoint.outgoing(request)
+        self._check_translated(target, outgoing, request.headers, rendered)
         return PreparedRequest(
             call=call,
             rendered=rendered,
@@ -267,22 +267,24 @@ class RequestBuilder:
             return default
         return most if self._call.call is None else min(default, most)
 
-    def _check_translated(self, target: Target, outgoing: HttpRequest, rendered: Rendered) -> None:
-        """Reads the facts of what is sent; a call of JSON-RPC is checked by them."""
-        grant = self._call.app.grant.llm
-        facts = read_facts(
-            target.endpoint.wire_name, decode_members(outgoing.body), outgoing.path, ()
-        )
-        self.facts = facts
-        if self._call.request is None:
-            check_grant(facts, grant, models=[target.model])
-            check_prompt(facts, rendered, grant)
-            return
-        check_limits(facts, grant)
-        if grant.approved_prompt is not None and self._given is not None:
-            request = self._call.request
-            own = wire.get(request.wire).split(request.members, (), request.path)
-            check_prompt(self._given, own, grant)
+    def _check_translated(
+        self,
+        target: Target,
+        outgoing: HttpRequest,
+        headers: tuple[tuple[str, str], ...],
+        rendered: Rendered,
+    ) -> None:
+        """Reads the facts of what is sent, and checks them: what was rendered may be read otherwise
+        than what the app wrote. `headers` are the request's own, without those of the
+        configuration. The prompt of a request of a wire was checked as the app wrote it, that of a
+        call of JSON-RPC is checked as it is sent."""
+        grant, endpoint = self._call.app.grant.llm, target.endpoint
+        members = decode_members(outgoing.body)
+        facts = self.facts = read_facts(endpoint.wire_name, members, outgoing.path, headers)
+        check_grant(facts, grant, models=[target.model])
+        if self._call.request is None and grant.approved_prompt is not None:
+            unmarked = endpoint.wire.assemble(rendered, Plan()).body.join()
+            check_prompt(facts, grant, decode_members(unmarked))
 
     def _parse(self) -> Call:
         if self._call.call is not None:

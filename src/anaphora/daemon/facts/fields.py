@@ -10,6 +10,8 @@ import msgspec
 
 from anaphora import wire as wires
 
+#: Read although the wire may not have them: whatever fields a grant lists, these are checked.
+ALWAYS_READ = frozenset({"models", "fallbacks", "context_management", "tools", "functions", "n"})
 _SAMPLING = frozenset({"temperature", "top_p", "top_k"})
 _OPENAI_TEXT = frozenset(
     """logprobs top_logprobs metadata model parallel_tool_calls prompt_cache_key
@@ -111,10 +113,17 @@ class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
     """A smaller limit of the output is none."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
+    folded: Mapping[str, str] = {}
+    """All known names by their letters, whatever their case: some servers ignore it."""
+
+
+def _folded(top: frozenset[str], nested: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    names = sorted(top.union(*nested.values(), ALWAYS_READ))
+    return {name.casefold(): name for name in names}
 
 
 _WIRES = {
-    fields.wire: fields
+    fields.wire: msgspec.structs.replace(fields, folded=_folded(fields.top, fields.nested))
     for fields in (
         KnownFields(
             wire="anthropic",
@@ -172,4 +181,7 @@ def known_fields(name: str) -> KnownFields:
         if rest and (first not in top or first in nested):
             nested[first] = nested.get(first, frozenset()) | {rest[0]}
         top.add(first)
-    return msgspec.structs.replace(known, top=frozenset(top), nested=nested)
+    known_names = frozenset(top)
+    return msgspec.structs.replace(
+        known, top=known_names, nested=nested, folded=_folded(known_names, nested)
+    )

@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
 )
 
 from .content import MediaCounts, RequestContent, holds_content, scan_content
-from .fields import KnownFields, known_fields
+from .fields import ALWAYS_READ, KnownFields, known_fields
 from .request import HandleRef, Named, RequestFacts, facts_before, remember_facts
 from .tools import FoundTools, ServerTool, read_tools
 
@@ -122,8 +122,9 @@ class _Reading:
         top = self._known.top
         for name, raw in members.items():
             size += memoryview(raw).nbytes + len(name) + 4
-            if name not in top and name not in _ALWAYS_READ:
+            if name not in top and name not in ALWAYS_READ:
                 if raw != NULL:
+                    self._check_case(name, name)
                     self._unknown.append(name)
                 continue
             if holds_content(self.wire, name):
@@ -158,6 +159,12 @@ class _Reading:
             self._models.append(Named("model", resource.rpartition("/models/")[2]))
         self._values["stream"] = method == "streamGenerateContent"
 
+    def _check_case(self, name: str, path: str) -> None:
+        """Refuses the name of an unknown field that some servers would take for a known one."""
+        own = self._known.folded.get(name.casefold())
+        if own is not None and own != name:
+            raise request_error(f"is spelled {own}", f"$.{path}")
+
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object, and returns all."""
         members = _members(raw, path)
@@ -166,6 +173,7 @@ class _Reading:
         known = self._known.nested[path]
         for name in members:
             if name not in known and members[name] != NULL:
+                self._check_case(name, f"{path}.{name}")
                 self._unknown.append(f"{path}.{name}")
         return members
 
@@ -364,9 +372,6 @@ _Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
 def _of_handle(kind: HandleKind) -> _Read:
     return lambda reading, name, raw: reading._handle(kind)(name, raw)
 
-
-#: Read although the wire may not have them: whatever else a grant lists, models are checked.
-_ALWAYS_READ = frozenset({"models", "fallbacks", "context_management"})
 
 #: By the field's name, which means the same on every wire that has it.
 _READERS: dict[str, _Read] = {

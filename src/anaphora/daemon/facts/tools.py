@@ -8,7 +8,7 @@ import msgspec
 
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
-from anaphora.wire.reading import decode_members, decode_value, request_error
+from anaphora.wire.reading import Members, decode_members, decode_value, request_error
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class _Function(msgspec.Struct):
 
 
 class _ToolHead(msgspec.Struct):
-    """The fields of a tool that say what it is."""
+    """The members of a tool that say what it is."""
 
     type: str | None = None
     name: str | None = None
@@ -57,9 +57,18 @@ class _ToolHead(msgspec.Struct):
     max_uses: int | None = None
     model: str | None = None
     parameters: msgspec.Raw = msgspec.Raw(b"null")
+    input_schema: msgspec.Raw = msgspec.Raw(b"null")
     container: Any = None
     file_ids: list[str] | None = None
     vector_store_ids: list[str] | None = None
+
+
+#: Members that hold a function, and all that name or define tools, in small letters.
+_FUNCTIONS = frozenset({"function", "custom"})
+_NAMING = _FUNCTIONS | {"functiondeclarations", "functions", "name", "tools", "type"}
+#: Those that a tool and a function have.
+_IN_TOOL = _FUNCTIONS | {"name", "tools", "type"}
+_IN_FUNCTION = frozenset({"name", "type"})
 
 
 class _Limited(msgspec.Struct):
@@ -73,35 +82,61 @@ def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> Non
             _read_gemini(f"{path}[{index}]", each, found)
         return
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
-    for index, head in enumerate(heads):
-        _read_tool(f"{path}[{index}]", head, found, legacy=path == "functions")
+    listed = decode_value(raw, list[dict[str, msgspec.Raw]], f"$.{path}", request_error)
+    for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
+        where = f"{path}[{index}]"
+        _check_members(members, where, _IN_TOOL)
+        _read_tool(where, head, found, legacy=path == "functions")
 
 
 def read_tool(path: str, tool: Any, found: FoundTools) -> None:
     """Adds a tool that a message adds, already decoded."""
-    head = decode_value(msgspec.json.encode(tool), _ToolHead, f"$.{path}", request_error)
+    raw = msgspec.json.encode(tool)
+    head = decode_value(raw, _ToolHead, f"$.{path}", request_error)
+    _check_members(decode_members(raw), path, _IN_TOOL)
     _read_tool(path, head, found)
+
+
+def _check_members(members: Members, path: str, allowed: frozenset[str]) -> None:
+    """Refuses members under which some server might find another name or another function: those
+    that differ from a known one in case, and definitions where no provider has them."""
+    for name, raw in members.items():
+        if name in allowed:
+            if name in _FUNCTIONS and bytes(raw)[:1] == b"{":
+                _check_members(decode_members(raw), f"{path}.{name}", _IN_FUNCTION)
+        elif (own := name.casefold().replace("_", "")) in _NAMING:
+            hint = f"is spelled {own}" if own in allowed else "no provider has it here"
+            raise request_error(hint, f"$.{path}.{name}")
 
 
 def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = False) -> None:
     kind = head.type
     if kind in (None, "function", "custom") or legacy:
-        inner = head.function or head.custom or head
-        name = inner.name
-        if not name:
+        names = _names(head)
+        if not names:
             raise request_error("a function needs a name", f"$.{path}")
-        found.functions.append((path, name))
-    elif kind == "namespace":
-        for index, each in enumerate(head.tools or ()):
-            inner_path = f"{path}.tools[{index}]"
-            nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
-            _read_tool(inner_path, nested, found)
+        found.functions += [(path, name) for name in names]
     elif kind == "tool_reference":
-        pass  # the name of a tool of the list
+        # The name of a tool of the list is `tool_name`; with a `name` it may be read as a tool.
+        found.functions += [(path, name) for name in _names(head)]
     elif kind in ("mcp", "mcp_toolset"):
         found.remote_mcp.append(path)
-    else:
+    elif kind != "namespace":
+        if head.function or head.custom or bytes(head.input_schema) != b"null":
+            # Where the type is not known, it may be read as a function.
+            found.functions += [(path, name) for name in _names(head)]
         _read_server_tool(path, kind or "", head, found)
+    for index, each in enumerate(head.tools or ()):
+        inner_path = f"{path}.tools[{index}]"
+        nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
+        _check_members(decode_members(each), inner_path, _IN_TOOL)
+        _read_tool(inner_path, nested, found)
+
+
+def _names(head: _ToolHead) -> list[str]:
+    """All names that a tool may be read under."""
+    named = [each.name for each in (head.function, head.custom) if each is not None]
+    return [name for name in dict.fromkeys((*named, head.name)) if name]
 
 
 def _read_server_tool(path: str, kind: str, head: _ToolHead, found: FoundTools) -> None:
@@ -133,6 +168,7 @@ def _read_gemini(path: str, raw: msgspec.Raw, found: FoundTools) -> None:
         if own == "functionDeclarations":
             for index, each in enumerate(raw_elements(value, f"$.{where}")):
                 head = decode_value(each, _Function, f"$.{where}[{index}]", request_error)
+                _check_members(decode_members(each), f"{where}[{index}]", _IN_FUNCTION)
                 if not head.name:
                     raise request_error("a function needs a name", f"$.{where}[{index}]")
                 found.functions.append((f"{where}[{index}]", head.name))

@@ -78,7 +78,7 @@ my-app:
     # tools: [search_*]                 # names of function tools; none when absent
     # allow: []                         # server_tools, remote_mcp, background, stored_responses,
     #                                   # service_tiers, betas: [NAME], fields: [NAME]
-    # approved_prompt: FINGERPRINT      # refuse any other tools and system text
+    # approved_prompt: FINGERPRINT      # refuse any other instructions
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
     # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays

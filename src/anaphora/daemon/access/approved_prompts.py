@@ -1,0 +1,284 @@
+"""The fingerprint of all that a model reads as instructions in a request.
+
+    prompt_fingerprint("anthropic", members, tools=["search"])      # "prompt2:…"
+
+It covers every field of the request and every member of its messages, but for the content of
+messages of users, models and tools, and for parameters that hold no text. A field that is not known
+here is covered. White space, the order of the outermost fields and cache markers change nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import NotGranted
+from anaphora.wire.body_memory import MESSAGE_LISTS, ListElements
+from anaphora.wire.gemini.types import camel
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_elements,
+    decode_members,
+    decode_reason,
+    encode_members,
+    known_text,
+    request_error,
+)
+
+from .grants import PROMPT_PREFIX
+
+#: Roles whose content is not covered, written exactly so. Every other role is system text.
+_ROLES = frozenset({"user", "assistant", "tool", "function", "model"})
+#: Roles whose messages name a tool.
+_OF_TOOLS = frozenset({"tool", "function"})
+_NAMES = ("name", "tool_name")
+#: What such a message holds besides its role.
+_CONTENT: dict[str, frozenset[str]] = {
+    "anthropic": frozenset({"content"}),
+    "openai_chat": frozenset(
+        """annotations audio content function_call reasoning reasoning_content reasoning_details
+        refusal thinking tool_call_id tool_calls""".split()
+    ),
+    "openai_responses": frozenset({"content", "id", "phase", "status", "type"}),
+    "gemini": frozenset({"parts"}),
+    "ollama": frozenset({"content", "images", "thinking", "tool_call_id", "tool_calls"}),
+}
+#: Items of Responses that are calls, results or reasoning. Others, such as those that define tools,
+#: are covered.
+_ITEMS = frozenset(
+    """apply_patch_call apply_patch_call_output code_interpreter_call compaction computer_call
+    computer_call_output custom_tool_call custom_tool_call_output file_search_call function_call
+    function_call_output image_generation_call item_reference local_shell_call
+    local_shell_call_output mcp_approval_request mcp_approval_response mcp_call reasoning shell_call
+    shell_call_output tool_search_call web_search_call""".split()
+)
+
+#: Fields that no model reads, whatever is in them.
+_UNREAD = frozenset(
+    """cache_salt client_metadata labels metadata model prompt_cache_key safety_identifier
+    user""".split()
+)
+_SAMPLING = "temperature top_p top_k seed frequency_penalty presence_penalty"
+_OPENAI = f"""{_SAMPLING} logit_bias logprobs max_completion_tokens max_output_tokens max_tokens
+    modalities n parallel_tool_calls prompt_cache_options prompt_cache_retention reasoning
+    reasoning_effort service_tier store stream stream_options tool_choice function_call top_logprobs
+    verbosity previous_response_id background include max_tool_calls truncation"""
+#: Fields that hold numbers and names, and are covered where they hold anything else.
+_PARAMS: dict[str, frozenset[str]] = {
+    "anthropic": frozenset(
+        f"""{_SAMPLING} cache_control diagnostics inference_geo max_tokens service_tier speed stream
+        thinking thread tool_choice""".split()
+    ),
+    "openai_chat": frozenset(_OPENAI.split()),
+    "openai_responses": frozenset(_OPENAI.split()),
+    "gemini": frozenset("cachedContent safetySettings serviceTier store toolConfig".split()),
+    "ollama": frozenset("keep_alive logprobs stream think top_logprobs".split()),
+}
+#: The same for members of objects whose other members are covered.
+_INNER_PARAMS: dict[tuple[str, str], frozenset[str]] = {
+    ("anthropic", "container"): frozenset({"id"}),
+    ("anthropic", "output_config"): frozenset({"effort", "task_budget"}),
+    ("openai_responses", "text"): frozenset({"verbosity"}),
+    ("gemini", "generationConfig"): frozenset(
+        """candidateCount frequencyPenalty logprobs maxOutputTokens mediaResolution presencePenalty
+        responseLogprobs responseMimeType responseModalities seed temperature thinkingConfig topK
+        topP""".split()
+    ),
+    ("ollama", "options"): frozenset(
+        f"""{_SAMPLING} min_p num_ctx num_keep num_predict repeat_last_n repeat_penalty
+        typical_p""".split()
+    ),
+}
+_NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,256}")
+#: Markers of the cache, which no model reads.
+_MARKERS: dict[str, tuple[str, str]] = {
+    "cache_control": ("type", "ephemeral"),
+    "prompt_cache_breakpoint": ("mode", "explicit"),
+}
+_TTLS = (None, "5m", "30m", "1h", "12h")
+#: Bytes up to which a field is kept with what it adds.
+_MOST_KEPT = 65_536
+_EMPTY: tuple[Any, ...] = (None, [], {}, "")
+
+
+def prompt_fingerprint(
+    wire: str,
+    members: Members,
+    tools: Collection[str] = (),
+    elements: ListElements | None = None,
+) -> str:
+    """The fingerprint of a request. `wire` is a name of `wire.WIRES`, `tools` are the names of the
+    functions in it, `elements` its messages where they were read before.
+
+    Raises `NotGranted` for a message with a name: models read it as instructions, and it may be
+    another in each message. The results of tools may name a function of the request.
+    """
+    digest, listed = blake3(), MESSAGE_LISTS[wire]
+    if wire == "gemini":
+        members = {camel(name): raw for name, raw in members.items()}
+    for name in sorted(members):
+        raw = members[name]
+        if name == listed:
+            known = elements.raws if elements is not None and elements.name == name else None
+            _cover_messages(wire, name, raw, known, tools, digest)
+            continue
+        if name in _UNREAD:
+            continue
+        data = bytes(raw)
+        text = (_known_covered if len(data) <= _MOST_KEPT else _covered)(wire, name, data)
+        if text:
+            _update(digest, name, text)
+    return PROMPT_PREFIX + digest.hexdigest()
+
+
+def _covered(wire: str, name: str, raw: bytes) -> bytes:
+    """What a field adds to the fingerprint; empty for nothing."""
+    value = _decode(raw, name)
+    if value in _EMPTY:
+        return b""
+    if name in _PARAMS[wire]:
+        return b"" if _holds_no_text(value) else _encode(value)
+    inner = _INNER_PARAMS.get((wire, name))
+    if inner is not None:
+        if not isinstance(value, dict):
+            return b"" if _holds_no_text(value) else _encode(value)
+        value = {
+            key: each
+            for key, each in value.items()
+            if each not in _EMPTY
+            and not ((camel(key) if wire == "gemini" else key) in inner and _holds_no_text(each))
+        }
+        return _encode(value) if value else b""
+    return _encode(_unmarked(value))
+
+
+#: The same tools come with every call.
+_known_covered = functools.lru_cache(maxsize=64)(_covered)
+
+
+def _cover_messages(
+    wire: str,
+    name: str,
+    raw: msgspec.Raw,
+    known: list[msgspec.Raw] | None,
+    tools: Collection[str],
+    digest: blake3,
+) -> None:
+    start = bytes(memoryview(raw)[:1])
+    if start == b'"':
+        return  # the text of a user
+    if known is None:
+        if start == b"{":
+            known = [raw]
+        else:
+            try:
+                known = decode_elements(raw) if start == b"[" else []
+            except DECODE_ERRORS as problem:
+                raise request_error(decode_reason(problem), f"$.{name}") from None
+    for index, message in enumerate(known):
+        _cover_message(wire, f"{name}[{index}]", message, tools, digest)
+
+
+def _cover_message(
+    wire: str, path: str, raw: msgspec.Raw, tools: Collection[str], digest: blake3
+) -> None:
+    """Adds what a message holds besides the content of a user, a model or a tool."""
+    if bytes(memoryview(raw)[:1]) != b"{":
+        if bytes(memoryview(raw)[:1]) != b'"':
+            _update(digest, "message", _encode(_decode(bytes(raw), path)))
+        return
+    try:
+        members = decode_members(raw)
+    except DECODE_ERRORS as problem:
+        raise request_error(decode_reason(problem), f"$.{path}") from None
+    role = known_text(members, "role")
+    kind = known_text(members, "type")
+    if wire == "openai_responses" and kind in _ITEMS and (not role or role in _ROLES):
+        return
+    is_message = wire != "openai_responses" or kind in ("", "message")
+    implied = wire == "gemini" and bytes(members.get("role", b"null")) == b"null"
+    if not is_message or not (role in _ROLES or implied):
+        _update(digest, "system", _encode(_unmarked_message(_decode(bytes(raw), path))))
+        return
+    content = _CONTENT[wire]
+    rest = {
+        key: each
+        for key, each in members.items()
+        if key != "role" and key not in content and bytes(each) != b"null"
+    }
+    for key in _NAMES:
+        if key not in rest:
+            continue
+        if role not in _OF_TOOLS or known_text(rest, key) not in tools:
+            reason = f"{path}.{key}: a message may have no {key}, as the grant approves one prompt"
+            raise NotGranted(reason, param=f"{path}.{key}")
+        del rest[key]
+    if rest:
+        _update(digest, role or "user", _encode(_decode(encode_members(rest), path)))
+
+
+def _unmarked_message(value: Any) -> Any:
+    if isinstance(value, dict) and "content" in value:
+        return {**value, "content": _unmarked(value["content"])}
+    return value
+
+
+def _unmarked(value: Any) -> Any:
+    """The tools or blocks of a list without markers of the cache."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {key: item for key, item in each.items() if not _is_marker(key, item)}
+        if isinstance(each, dict)
+        else each
+        for each in value
+    ]
+
+
+def _is_marker(key: str, value: Any) -> bool:
+    if key not in _MARKERS:
+        return False
+    if not isinstance(value, dict):
+        return value is None
+    field, form = _MARKERS[key]
+    return (
+        value.get(field) == form
+        and value.get("ttl") in _TTLS
+        and not set(value).difference((field, "ttl"))
+    )
+
+
+def _holds_no_text(value: Any) -> bool:
+    """Whether a value has only numbers and names in it."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            stack += [*item, *item.values()]
+        elif isinstance(item, list):
+            stack += item
+        elif isinstance(item, str) and _NAME.fullmatch(item) is None:
+            return False
+    return True
+
+
+def _decode(raw: bytes, path: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except DECODE_ERRORS as problem:
+        raise request_error(decode_reason(problem), f"$.{path}") from None
+
+
+#: One form for the same value: without white space, escapes only where they are needed.
+_encode = msgspec.json.Encoder().encode
+
+
+def _update(digest: blake3, label: str, data: bytes) -> None:
+    digest.update(b"%s %d\n" % (label.encode(), len(data)))
+    digest.update(data)
