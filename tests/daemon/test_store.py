@@ -323,7 +323,7 @@ async def test_an_upgrade_from_the_previous_version_loses_no_hold(previous: Path
             )
         ]
     report = check(previous, now=NOON)
-    assert (report.problems, report.schema_version, report.open_holds) == ((), 4, 0)
+    assert (report.problems, report.schema_version, report.open_holds) == ((), 5, 0)
 
 
 def test_an_upgrade_that_fails_changes_nothing(previous: Path) -> None:
@@ -343,22 +343,22 @@ def rows_of_version_1(path: Path) -> list[object]:
 
 def test_migrate_updates_a_store_that_is_not_in_use(previous: Path) -> None:
     with pytest.raises(
-        Io, match="schema_version 1, before 4; update it with: anaphora store migrate"
+        Io, match="schema_version 1, before 5; update it with: anaphora store migrate"
     ):
         check(previous)
     with closing(sqlite3.connect(previous)) as other:
         other.execute("SELECT * FROM holds").fetchall()
         with pytest.raises(Io, match="is in use; stop the daemon first"):
             migrate(previous)
-    assert (migrate(previous).before, migrate(previous).before) == (1, 4)
+    assert (migrate(previous).before, migrate(previous).before) == (1, 5)
     assert check(previous, now=NOON).problems == ()
 
 
 def test_a_newer_store_is_refused(path: Path) -> None:
     with closing(version_1(path)) as database:
-        database.execute("PRAGMA user_version=5")
+        database.execute("PRAGMA user_version=6")
     for use in (SqliteStore.open, check, migrate, lambda path: back_up(path, path.parent / "copy")):
-        with pytest.raises(NewerSchema, match="schema_version 5 is newer than 4"):
+        with pytest.raises(NewerSchema, match="schema_version 6 is newer than 5"):
             use(path)
 
 

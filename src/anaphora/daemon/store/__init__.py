@@ -11,9 +11,15 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-Settled: TypeAlias = Literal["billed", "estimated", "bound", "free"]
+Settled: TypeAlias = Literal["billed", "estimated", "bound", "free", "disputed"]
 """How an amount is known: from the bill; from what was received; the held bound, since the call was
-sent and its bill never came; nothing was charged."""
+sent and its bill never came; nothing was charged; the held bound, since the bill cannot be true."""
+
+EntryKind: TypeAlias = Settled | Literal["correction"]
+"""A correction changes the amount of another entry."""
+
+#: Amounts that no bill confirms.
+ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
 #: In nano-dollars: nine million dollars. Sums of such amounts fit into 64 bits.
 LARGEST_AMOUNT = 2**53
@@ -103,6 +109,8 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     read: int = 0
     written: int = 0
     output: int = 0
+    corrected: int = 0
+    """The part of `billed` that corrections added; below 0 where they took away."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

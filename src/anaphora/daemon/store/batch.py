@@ -19,7 +19,7 @@ from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
 
-from . import Hold, Settled, Settlement, SpendLimits
+from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .days import day_of, end_of_day, end_of_month, month_of
 
 T = TypeVar("T")
@@ -281,7 +281,7 @@ class _Batch:
         kind, billed = settlement.kind, sign * settlement.billed
         _add(
             self._sums, key,
-            sign * (kind != "free"), billed, billed if kind in ("estimated", "bound") else 0,
+            sign * (kind != "free"), billed, billed if kind in ESTIMATED_KINDS else 0,
             sign * settlement.saved, sign * settlement.input, sign * settlement.read,
             sign * settlement.written, sign * settlement.output,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
@@ -81,13 +81,31 @@ ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
 CREATE INDEX handles_by_age ON handles (kind, created)
 """
 
+#: An entry of the kind `correction` names the entry that it `corrects`: `billed` is what it adds to
+#: that one's amount, and `confirmed` the amount that was estimated until then.
+_STEP_5 = """
+ALTER TABLE entries ADD COLUMN corrects TEXT NOT NULL DEFAULT '';
+ALTER TABLE entries ADD COLUMN confirmed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE entries ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+ALTER TABLE sums ADD COLUMN corrected INTEGER NOT NULL DEFAULT 0
+"""
+
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
-SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
+SELECT day, app, provider, model,
+    SUM(CASE WHEN kind IN ('free', 'correction') THEN 0 ELSE 1 END) AS calls,
     SUM(billed) AS billed,
-    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END) AS estimated,
+    SUM(CASE WHEN kind IN ('estimated', 'bound', 'disputed') THEN billed ELSE -confirmed END)
+        AS estimated,
     SUM(saved) AS saved, SUM(input) AS input, SUM(read) AS read, SUM(written) AS written,
-    SUM(output) AS output
+    SUM(output) AS output, SUM(CASE WHEN kind = 'correction' THEN billed ELSE 0 END) AS corrected
+FROM entries GROUP BY day, app, provider, model
+"""
+#: The same of version 2.
+_SUMS_2 = """
+SELECT day, app, provider, model, SUM(kind <> 'free'), SUM(billed),
+    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END), SUM(saved), SUM(input),
+    SUM(read), SUM(written), SUM(output)
 FROM entries GROUP BY day, app, provider, model
 """
 
@@ -98,7 +116,7 @@ def _first(database: sqlite3.Connection) -> None:
 
 def _second(database: sqlite3.Connection) -> None:
     _run(database, _STEP_2)
-    database.execute(f"INSERT INTO sums {SUMS_OF_ENTRIES}")
+    database.execute(f"INSERT INTO sums {_SUMS_2}")
 
 
 def _third(database: sqlite3.Connection) -> None:
@@ -109,8 +127,14 @@ def _fourth(database: sqlite3.Connection) -> None:
     _run(database, _STEP_4)
 
 
+def _fifth(database: sqlite3.Connection) -> None:
+    _run(database, _STEP_5)
+
+
 #: Each makes the tables of the next version: the first from an empty file.
-_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second, _third, _fourth)
+_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _first, _second, _third, _fourth, _fifth,
+)  # fmt: skip
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:

@@ -246,7 +246,9 @@ class PostgresStore(SmallTables):
             since, until or "9999-12-31", app,
         )  # fmt: skip
         found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
+        return [
+            SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]
+        ]
 
     async def _check_answers(self) -> None:
         """Raises `StoreUnavailable` soon where PostgreSQL hangs: sums may take long."""
