@@ -113,6 +113,71 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     """The part of `billed` that corrections added; below 0 where they took away."""
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """A settled attempt of a call, or a correction of one."""
+
+    id: str
+    app: str
+    provider: str
+    model: str
+    request_id: str
+    day: str
+    """That it is charged to."""
+    at: float
+    """When the call began."""
+    settled_at: float
+    bound: int
+    billed: int
+    """Of a correction: what it adds to the amount of the entry that it corrects."""
+    kind: EntryKind
+    input: int
+    read: int
+    written: int
+    output: int
+    labels: str
+    """Nano-dollars of the prompt by block label, as JSON."""
+    corrects: str = ""
+    """Of a correction: the id of the entry."""
+    reason: str = ""
+
+    @property
+    def label_costs(self) -> dict[str, int]:
+        return msgspec.json.decode(self.labels, type=dict[str, int])
+
+
+class EntryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries are listed."""
+
+    app: str | None = None
+    since: float | None = None
+    """Of calls that began at this time or later."""
+    before: str = ""
+    """Only those before the entry of this id."""
+    corrections: bool = False
+    """Only corrections."""
+    limit: int = 100
+
+    @property
+    def first_id(self) -> str:
+        """Ids are in order of time."""
+        return "" if self.since is None else f"{max(0, int(self.since * 1000)):012x}"
+
+
+class CorrectedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a correction has changed."""
+
+    id: str
+    """Of the correction."""
+    entry: str
+    app: str
+    request_id: str
+    day: str
+    before: int
+    after: int
+    booked: bool
+    """False where the latest correction said the same already."""
+
+
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """A token of an app, or of an administrator (`app` is empty)."""
 
@@ -188,6 +253,16 @@ class Store(Protocol):
     ) -> list[SpendRow]:
         """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`, in the order of
         these; `since` and `until` are days, both included."""
+        ...
+
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        """The newest first, and one more than `limit` where there are more."""
+        ...
+
+    async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
+        """Books the difference to what a call really cost, as an entry of its own on the day and in
+        the month of that one. Durable when it returns. Replaces an earlier correction. Raises
+        `InvalidRequest` for an entry that there is not."""
         ...
 
     async def tokens(self) -> list[TokenRow]: ...

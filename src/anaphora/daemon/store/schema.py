@@ -87,6 +87,7 @@ _STEP_5 = """
 ALTER TABLE entries ADD COLUMN corrects TEXT NOT NULL DEFAULT '';
 ALTER TABLE entries ADD COLUMN confirmed INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE entries ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
 ALTER TABLE sums ADD COLUMN corrected INTEGER NOT NULL DEFAULT 0
 """
 

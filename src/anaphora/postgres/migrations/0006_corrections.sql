@@ -5,6 +5,7 @@ ALTER TABLE entries
     ADD COLUMN corrects text COLLATE "C" NOT NULL DEFAULT '',
     ADD COLUMN confirmed bigint NOT NULL DEFAULT 0,
     ADD COLUMN reason text NOT NULL DEFAULT '';
+CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
 ALTER TABLE sums ADD COLUMN corrected bigint NOT NULL DEFAULT 0;
 
 -- Two conditions in the functions of the ledger, for nodes of all versions: an amount that is
