@@ -29,5 +29,5 @@ def most_tokens(most: CostBound, profile: Profile) -> int | None:
     if window is None:
         return None if most.nano_usd is None else held
     output = profile.output_tokens
-    longest = most.output_tokens if output is None else max(output.value, most.output_tokens)
-    return max(held, window.value + longest)
+    longest = max((most.output_tokens, *(() if output is None else output.published)))
+    return max(held, max(window.published) + longest)
