@@ -332,3 +332,20 @@ def test_negative_parts_of_the_input_take_nothing_away(
         assert client.post("/v1/messages", json=WIRES["anthropic"][2]).status_code == 200
     kind, billed, _, input = settled(daemon)
     assert (kind, billed, input) == ("billed", 12 * 1_000 + 3 * 5_000, 12)
+
+
+@pytest.mark.parametrize("tokens, kind", [(-5, "bound"), (2**31, "disputed"), (40, "billed")])
+def test_sizes_of_cached_contents_are_not_trusted_either(
+    daemon: TestedDaemon, provider: Answering, tokens: int, kind: str
+) -> None:
+    usage = {"totalTokenCount": tokens}
+    model = "models/gemini-2.5-flash"
+    made = {"name": "cachedContents/c1", "model": model, "usageMetadata": usage}
+    provider.body = json.dumps(made).encode()
+    with daemon.client() as client:
+        body = {**_GEMINI, "model": model, "ttl": "60s"}
+        assert client.post("/v1beta/cachedContents", json=body).status_code == 200
+    found, billed, bound, _ = settled(daemon)
+    assert found == kind
+    assert 0 < billed <= bound
+    assert (billed == bound) is (kind != "billed")
