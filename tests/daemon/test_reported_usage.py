@@ -178,7 +178,9 @@ def provider() -> Iterator[Answering]:
 
 @pytest.fixture
 def daemon(provider: Answering, tmp_path: Path) -> Iterator[TestedDaemon]:
-    with running_daemon(tmp_path, provider) as daemon:
+    llm = {**GRANT["llm"], "allow": ["stored_responses"]}
+    grant = {**GRANT, "llm": llm}
+    with running_daemon(tmp_path, provider, extensions={"demo": grant}) as daemon:
         yield daemon
 
 
