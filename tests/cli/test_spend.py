@@ -224,7 +224,7 @@ def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
     version_1(tmp_path / "store.sqlite").close()
     done = run("spend", "--home", str(tmp_path))
     assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    for text in ("schema_version 1 is now 4", "schema_version 4 already"):
+    for text in ("schema_version 1 is now 5", "schema_version 5 already"):
         done = run("store", "migrate", "--home", str(tmp_path))
         assert (done.returncode, text in done.stdout) == (0, True)
     done = run("store", "check", "--home", str(tmp_path))

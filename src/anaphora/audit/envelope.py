@@ -213,6 +213,24 @@ class LostRow(AuditRow, frozen=True, kw_only=True, tag="lost"):
     """The class of the error, such as `OSError ENOSPC`."""
 
 
+class CorrectionRow(AuditRow, frozen=True, kw_only=True, tag="correction"):
+    """An administrator has corrected what a call cost, in the ledger."""
+
+    app: str
+    node: str = ""
+    by: str
+    """Who asked for it, as the command says."""
+    entry: str
+    """The id of the ledger's entry."""
+    correction: str
+    """The id of the entry with the difference."""
+    call_id: str
+    """The id of the request at the daemon."""
+    before_nano_usd: int
+    after_nano_usd: int
+    reason: str
+
+
 class Boundary(msgspec.Struct, frozen=True):
     """The last of the rows that can be pruned together, and its hash."""
 
@@ -264,6 +282,7 @@ AnyRow: TypeAlias = (
     | StopRow
     | SegmentRow
     | LostRow
+    | CorrectionRow
     | PrunedRow
     | AnchorRow
     | PrunedChainsRow

@@ -23,7 +23,15 @@ from anaphora.values import Notice
 
 from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
 from .chain import ChainHead
-from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow, encode
+from .envelope import (
+    AuditBlock,
+    AuditEnvelope,
+    AuditRow,
+    CorrectionRow,
+    RecoveryRow,
+    StartRow,
+    encode,
+)
 from .log_file import SEGMENT_BYTES, FileStore, Recovered
 from .log_postgres import PostgresLog, PostgresLogStore
 from .log_sqlite import SqliteLogStore, is_sqlite
@@ -142,6 +150,11 @@ class AuditLog:
             node=envelope.node or self.node,
             labels=envelope.labels or current_labels(),
         )
+        self._writer.put(lambda: row)
+
+    def append_correction(self, row: CorrectionRow) -> None:
+        """Takes the row of a correction, without waiting."""
+        row = replace(row, epoch=self.epoch, node=self.node)
         self._writer.put(lambda: row)
 
     def check(self) -> None:

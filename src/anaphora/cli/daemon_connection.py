@@ -34,9 +34,11 @@ from .common import report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
+    from anaphora.daemon.admin import Admin
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig
     from anaphora.daemon.home.extensions import Grants
+    from anaphora.daemon.store import Store
     from anaphora.postgres.address import PostgresAddress
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -225,9 +227,31 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
             grants = await nodes.prepare(home, grants)
         directory = await Directory.open(home, store, grants)
         admin = Admin(directory, store, config=lambda: config)
+        if method.startswith("admin.spend."):
+            await _register_spend(stack, admin, home, daemon, store)
         if nodes is not None:
             nodes.register(admin, directory)
         return await admin.methods()[method](params)
+
+
+async def _register_spend(
+    stack: contextlib.AsyncExitStack, admin: Admin, home: Home, daemon: DaemonConfig, store: Store
+) -> None:
+    """With the audit log of the home, which no daemon writes now; in PostgreSQL, with a chain of
+    its own."""
+    from anaphora.audit.log import AuditLog
+    from anaphora.audit.log_postgres import PostgresLog
+    from anaphora.daemon.audit_place import audit_place
+    from anaphora.daemon.money.administration import SpendAdmin
+
+    audit = None
+    if daemon.audit:
+        place = audit_place(home, daemon)
+        if isinstance(place, PostgresLog):
+            stack.callback(place.close)
+        audit = await asyncio.to_thread(AuditLog, place, node=daemon.node_name)
+        stack.push_async_callback(asyncio.to_thread, audit.close)
+    SpendAdmin(store, audit).register(admin)
 
 
 def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:

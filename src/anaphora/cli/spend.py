@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from anaphora.audit.log_sqlite import transaction
+from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.reading import FIELDS, held, spend_rows
@@ -22,9 +23,11 @@ from anaphora.errors import Io
 from anaphora.wording import counted
 
 from .audit_report import cost, share
+from .common import CommandGroup
 from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
 from .parameters import past_moment
+from .spend_entries import correct, entries
 from .terminal import Line, Terminal, print_lines, print_report, table
 
 if TYPE_CHECKING:
@@ -46,7 +49,23 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
     held: int
 
 
-@click.command()
+class SpendGroup(CommandGroup):
+    """Without a subcommand, the sums."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        by_user = click.core.ParameterSource.COMMANDLINE
+        for one in self.params:
+            if one.name is not None and ctx.get_parameter_source(one.name) is by_user:
+                ctx.fail(f"write {one.opts[0]} after {args[0]!r}.")
+        return super().resolve_command(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS] | SUBCOMMAND ..."]
+
+
+@click.group(cls=SpendGroup, invoke_without_command=True)
 @click.option(
     "--by",
     default="app,model",
@@ -61,7 +80,9 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
 @html_option("Write a report with charts to FILE, one page to send; - is standard output.")
 @home_option
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     by: str,
     app: str | None,
     since: float | None,
@@ -74,7 +95,8 @@ def command(
     """Show what apps have spent, by app, model, block label and day.
 
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
-    confirms: streams that were aborted, and calls that were sent and never answered. `calls` are
+    confirms: streams that were aborted, calls that were sent and never answered, and bills that
+    cannot be true. `corrected` is what `anaphora spend correct` added or took away. `calls` are
     attempts that were charged: one that was sent again after it may have been charged counts
     twice. By label, a row without one is the output, and the prompt's text that has no label.
 
@@ -83,9 +105,12 @@ def command(
     anaphora spend --by label --app marketing
     anaphora spend --watch
     anaphora spend --since 30d --html spend.html
+    anaphora spend entries --app marketing
 
     With --json amounts are whole nano-dollars; with --watch too, each state is one line.
     """
+    if context.invoked_subcommand is not None:
+        return
     fields = tuple(name.strip() for name in by.split(",") if name.strip())
     unknown = [name for name in fields if name not in FIELDS]
     if unknown:
@@ -110,6 +135,10 @@ def command(
     else:
         report = query.report()
         print_report(_json(report), _lines(report), as_json=as_json)
+
+
+command.add_command(entries)
+command.add_command(correct)
 
 
 class _Query:
@@ -188,7 +217,7 @@ def _html(query: _Query) -> bytes:
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────────
 
-_AMOUNTS = ("billed", "estimated", "saved")
+_AMOUNTS = ("billed", "estimated", "saved", "corrected")
 
 
 def _json(report: SpendReport) -> dict[str, Any]:
@@ -219,10 +248,14 @@ def _lines(report: SpendReport) -> Iterator[Line]:
     else:
         tokens = "label" not in report.by
         counts = ("input", "read", "output") if tokens else ()
-        figures = ("calls", *counts, "$", "estimated", "saved")
+        has_corrections = any(row.corrected for row in report.rows)
+        corrected = ("corrected",) if has_corrections else ()
+        figures = ("calls", *counts, "$", "estimated", "saved", *corrected)
         rows = table(*report.by, *figures, right=figures)
         for row in report.rows:
-            rows.add_row(*(getattr(row, name) for name in report.by), *_figures(row, tokens=tokens))
+            cells = [*_figures(row, tokens=tokens)]
+            cells += [dollars(row.corrected) if row.corrected else ""] * has_corrections
+            rows.add_row(*(getattr(row, name) for name in report.by), *cells)
         yield rows
     total = report.total
     text = f"{cost(total.billed)} dollars, {counted(total.calls, 'call')}"

@@ -44,6 +44,7 @@ def spend_report(
 
 def _headline(total: SpendRow, held: int) -> htpy.Element:
     share = total.read / total.input if total.input else None
+    has_corrections = bool(total.corrected)
     return stats(
         [
             Stat(
@@ -53,6 +54,10 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
             Stat("Input read from cache", percent(share), f"of {tokens(total.input)}"),
             Stat("Charged attempts", count(total.calls), f"{tokens(total.output)} of output"),
             Stat("Held", usd(held), "for calls that are running"),
+            *(
+                [Stat("Corrected", usd(total.corrected), "part of what was spent")]
+                * has_corrections
+            ),
         ]
     )
 
@@ -89,8 +94,13 @@ def _table(by: tuple[str, ...], rows: Sequence[SpendRow]) -> htpy.Element:
     headings = [Heading(each.capitalize()) for each in by] + numbers("Attempts")
     headings += numbers(*(("Input", "Read", "Output") if counted else ()))
     headings += numbers("Spent", "Estimated", "Saved")
+    corrected = any(row.corrected for row in rows)
+    headings += numbers("Corrected") if corrected else []
     ordered = rows if "day" in by else sorted(rows, key=lambda row: -row.billed)
-    cells = [[*_cells(by, row, counted=counted)] for row in ordered[:_MOST_ROWS]]
+    cells = [
+        [*_cells(by, row, counted=counted), *([usd(row.corrected)] if corrected else [])]
+        for row in ordered[:_MOST_ROWS]
+    ]
     which = "of later days" if "day" in by else "with less"
     left_out = more(len(ordered) - _MOST_ROWS, f"row {which}", f"rows {which}")
     return card(title, table(title, headings, cells), left_out)

@@ -25,6 +25,7 @@ from .handler import EndpointHandler, RpcHandler
 from .home import Home
 from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
+from .money.administration import SpendAdmin
 from .money.ledger import Ledger
 from .shared_state import SharedState
 from .store.opening import password, store_address
@@ -100,6 +101,7 @@ async def open_services(
     if settings.daemon.audit:
         name = settings.daemon.node_name
         audit = await open_audit(stack, place, store, name, row_key(home))
+    SpendAdmin(store, audit, clock=clock).register(admin)
     calls = CallService(
         settings.config,
         settings.providers,
@@ -230,6 +232,10 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     async def denied() -> Values:
         return {key: float(count) for key, count in services.calls.denials.items()}
 
+    async def exceeded() -> Values:
+        found = services.ledger.bound_exceeded
+        return {key: float(count) for key, count in found.items()}
+
     async def waiting() -> Values:
         return {(): float(services.store.waiting)}
 
@@ -252,6 +258,13 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
     yield Gauge(
         f"{prefix}_denied", "Calls that a grant did not allow", denied, ("app", "kind"), True
+    )
+    yield Gauge(
+        f"{prefix}_bound_exceeded",
+        "Bills above the most that a call was expected to cost",
+        exceeded,
+        ("app", "provider"),
+        True,
     )
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
     yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)

@@ -222,6 +222,20 @@ class AppRow(msgspec.Struct, frozen=True, kw_only=True):
     denied: dict[str, int] = {}
     """Refused calls of the view, by reason."""
     tokens: Sequence[TokenState] = ()
+    corrections: Sequence[CorrectionOfCall] = ()
+    """The latest, on the page of one app."""
+
+
+class CorrectionOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """An administrator's correction of what a call cost."""
+
+    entry: str
+    """The id of the call's entry in the ledger."""
+    request_id: str
+    day: str
+    at: float
+    added_nano_usd: int
+    reason: str
 
 
 class TokenState(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import htpy
@@ -182,6 +183,33 @@ def test_log_names_who_did_what_without_tokens(running_emulator: Emulator, tmp_p
     assert (len(lines["tokens revoked"]["tokens"]), lines["tokens revoked"]["by"]) == (2, by)
     assert lines["tokens revoked"]["request_id"] == revoked.headers["anaphora-request-id"]
     assert lines["logout"]["token"] == by
+
+
+def test_corrections_are_shown_to_administrators(
+    tokens_daemon: TestedDaemon, writer: Viewer
+) -> None:
+    with tokens_daemon.client() as client:
+        request = client.post("/v1/messages", json=MESSAGE).headers["anaphora-request-id"]
+    assert "Corrections" not in writer.get("/ui/apps/demo").text
+
+    def rpc(method: str, **params: str) -> dict[str, Any]:
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        with tokens_daemon.client(ADMIN) as admin:
+            result: dict[str, Any] = admin.post("/rpc", json=message).json()["result"]
+        return result
+
+    while not (found := rpc("admin.spend.entries")["entries"]):  # settled behind the answer
+        time.sleep(0.01)
+    [entry] = found
+    rpc("admin.spend.correct", entry=entry["id"], usd="7", reason="<b>the invoice</b>")
+    page = writer.get("/ui/apps/demo").text
+    assert "<b>the" not in page
+    shown = text_of(page)
+    for text in ("Corrections", entry["id"], request, "<b>the invoice</b>", "$7.00"):
+        assert text in shown
+    with viewer(tokens_daemon) as own:
+        own.log_in(tokens_daemon.token("demo"))
+        assert "Corrections" not in own.get("/ui").text
 
 
 def test_revocation_ends_all_tokens_of_an_app(tokens_daemon: TestedDaemon, writer: Viewer) -> None:

@@ -17,6 +17,7 @@ from anaphora.daemon.money.billed_prices import booked_model
 from anaphora.daemon.money.bounds import CostBound
 from anaphora.daemon.money.late_bills import LateBill
 from anaphora.daemon.money.ledger import OpenHold
+from anaphora.daemon.money.reported_usage import checked_cost
 from anaphora.daemon.money.settling import (
     AttemptCost,
     cost_of_failure,
@@ -59,6 +60,11 @@ class CallBill:
     @property
     def cost_usd(self) -> Decimal | None:
         return None if self._cost is None else self._cost.usd
+
+    @property
+    def disputed(self) -> bool:
+        """The reported usage cannot be true."""
+        return self._cost is not None and self._cost.kind == "disputed"
 
     async def hold(self, target: Target) -> None:
         """Holds the bound of an attempt, or raises `Denied`."""
@@ -111,7 +117,9 @@ class CallBill:
         prepared = flight.prepared[flight.index]
         usage, plan = self.usage, prepared.plan
         price, surcharge = billed_rates(self._builder.facts, flight, flight.reply)
-        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
+        cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
+        profile = flight.target.profile
+        cost = self._cost = checked_cost(cost, hold.hold.bound, self.bound, profile)
         if cost.usd is None:
             self.unbilled += cost.nano_usd
         saved = self.saved = saved_usd(usage, price)

@@ -156,7 +156,7 @@ class DelegatedCall(Caller):
                 await self._end_conversations()
 
     async def _end_conversations(self) -> None:
-        reply = None if self.reply is None else self.reply.reply
+        reply = None if self.reply is None or self._bill.disputed else self.reply.reply
         size = None if reply is None else continued_tokens(reply, reply.usage.total)
         grown, self._grown = self._grown, []
         await self._tools.history.end(grown, sent=self._sent, size=size)
@@ -311,7 +311,7 @@ class DelegatedCall(Caller):
         self._bill.end(flight, error, sent=sent, partial=partial)
         if self._rated is not None and flight.reply is not None:
             total = flight.reply.usage.total
-            if total is not None:
+            if total is not None and not self._bill.disputed:
                 correct = self._tools.rates.correct
                 flight.guarded("limits_failed", None, correct, self._rated, total)
 

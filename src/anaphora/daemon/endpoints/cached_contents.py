@@ -20,7 +20,8 @@ from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.store import HandleRow
+from anaphora.daemon.money.reported_usage import most_tokens
+from anaphora.daemon.store import LARGEST_AMOUNT, HandleRow, Settled
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected, Upstream
 from anaphora.values import Usage
@@ -40,16 +41,19 @@ _NO_CONTENTS = msgspec.Raw(b'[{"role":"user","parts":[{"text":""}]}]')
 class StorageCharge:
     """The charge for one content, settled when the provider has answered."""
 
-    def __init__(self, hold: OpenHold, cost: Callable[[int], int]) -> None:
+    def __init__(self, hold: OpenHold, cost: Callable[[int], int], most: int) -> None:
+        """More tokens than `most` cannot be true."""
         self._hold = hold
         self._cost = cost
+        self._most = most
 
     def settle(self, tokens: int | None) -> None:
         """By the tokens that the provider counted; at the bound where it did not."""
         if tokens is None:
             self._hold.settle_at_bound()
-        else:
-            self._hold.settle_later(self._cost(tokens), "billed", usage=Usage(uncached=tokens))
+            return
+        kind: Settled = "disputed" if tokens > self._most else "billed"
+        self._hold.settle_later(self._cost(tokens), kind, usage=Usage(uncached=tokens))
 
     def release(self) -> None:
         self._hold.release()
@@ -94,7 +98,9 @@ class CachedContents:
         if (facts.server_tools or facts.remote_mcp) and grant.has_spend_limit:
             raise _unknown_cost("calls that use its server tools would not be bounded")
         cost = self._cost(target, _lifetime(body.value, now), app, input_too=True)
-        async with self._held(app, provider, model, request_id, bound.input_tokens, cost) as charge:
+        most = most_tokens(bound, target.profile)
+        tokens = bound.input_tokens
+        async with self._held(app, provider, model, request_id, tokens, cost, most) as charge:
             yield charge
 
     @contextlib.asynccontextmanager
@@ -137,11 +143,12 @@ class CachedContents:
         request_id: str,
         tokens: int,
         cost: Callable[[int], int],
+        most: int | None = None,
     ) -> AsyncIterator[StorageCharge]:
         hold = await self._ledger.hold(
             app, provider=provider, model=model, request_id=request_id, bound=cost(tokens)
         )
-        charge = StorageCharge(hold, cost)
+        charge = StorageCharge(hold, cost, LARGEST_AMOUNT if most is None else most)
         try:
             yield charge
         except Upstream:

@@ -35,6 +35,7 @@ from anaphora.errors import (
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import valid_count
 
 from .batches import BatchCheck
 from .body import MAX_BODY, JsonBody, read_json
@@ -502,7 +503,7 @@ def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow]
 def _cached_tokens(fields: dict[str, Any]) -> int | None:
     usage = fields.get("usageMetadata")
     tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
-    return tokens if isinstance(tokens, int) else None
+    return valid_count(tokens) if type(tokens) is int else None
 
 
 def _fields(body: bytes) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 from .billed_prices import booked_model
 from .bounds import CostBound
 from .ledger import Ledger, OpenHold
+from .reported_usage import checked_cost
 from .settling import (
     AttemptCost,
     cost_of_failure,
@@ -156,7 +157,9 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if usage.input is not None:
             if self.masked:
                 usage, hidden = own_usage(usage, self.expected, self.plan)
-            cost = cost_of_reply(usage, price, self.plan, self.hold.hold.bound, surcharge)
+            bound = self.hold.hold.bound
+            cost = cost_of_reply(usage, price, self.plan, bound, surcharge)
+            cost = checked_cost(cost, bound, self.most, self.target.profile)
             labels |= label_costs(self.shares, cost, price)
             saved = saved_usd(usage, price)
         elif fetched.failed or fetched.canceled:

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ class Ledger:
         # another thread would run meanwhile.
         self._name = os.urandom(6).hex()
         self._numbers = itertools.count()
+        self.bound_exceeded: Counter[tuple[str, str]] = Counter()
+        """Bills above what was held, by app and provider."""
 
     async def recover(self) -> RecoveredHolds:
         """Settles what a daemon that was killed left open. Called once, before the first hold."""
@@ -151,17 +154,16 @@ class OpenHold:
         usage = usage or Usage()
         input, output = usage.input or 0, usage.output or 0
         if not 0 <= billed <= LARGEST_AMOUNT or max(input, output) > LARGEST_AMOUNT:
-            _log.warning(
-                "request %s: its bill of %d tokens cannot be true; settled at its bound",
-                self.hold.request_id, input + output,
+            kind = "disputed"
+        if kind == "disputed":
+            self._exceeded(
+                "reports %d tokens, which cannot be true; its bound of %d nano-dollars is charged",
+                input + output, self.hold.bound,
             )  # fmt: skip
-            billed, kind, usage, labels, saved = self.hold.bound, "bound", Usage(), None, 0
+            billed, usage, labels, saved, read_by_others = self.hold.bound, Usage(), None, 0, 0
             input = output = 0
-        if billed > self.hold.bound:
-            _log.warning(
-                "request %s cost %d nano-dollars, more than its bound %d (%s, %s)",
-                self.hold.request_id, billed, self.hold.bound, self.hold.provider, self.hold.model,
-            )  # fmt: skip
+        elif billed > self.hold.bound > 0:  # 0: an app without limits, and no bound is known
+            self._exceeded("cost %d nano-dollars, more than its bound %d", billed, self.hold.bound)
         return Settlement(
             hold=self.hold.id,
             billed=billed,
@@ -176,6 +178,14 @@ class OpenHold:
             saved=saved,
             model="" if model == self.hold.model else model,
         )
+
+    def _exceeded(self, text: str, *values: int) -> None:
+        hold = self.hold
+        self._ledger.bound_exceeded[hold.app, hold.provider] += 1
+        _log.error(
+            f"request %s {text} (%s, %s, entry %s)",
+            hold.request_id, *values, hold.provider, hold.model, hold.id,
+        )  # fmt: skip
 
     def __del__(self) -> None:
         if not getattr(self, "_settled", True):

@@ -11,9 +11,15 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-Settled: TypeAlias = Literal["billed", "estimated", "bound", "free"]
+Settled: TypeAlias = Literal["billed", "estimated", "bound", "free", "disputed"]
 """How an amount is known: from the bill; from what was received; the held bound, since the call was
-sent and its bill never came; nothing was charged."""
+sent and its bill never came; nothing was charged; the held bound, since the bill cannot be true."""
+
+EntryKind: TypeAlias = Settled | Literal["correction"]
+"""A correction changes the amount of another entry."""
+
+#: Amounts that no bill confirms.
+ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disputed"))
 
 #: In nano-dollars: nine million dollars. Sums of such amounts fit into 64 bits.
 LARGEST_AMOUNT = 2**53
@@ -103,6 +109,73 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     read: int = 0
     written: int = 0
     output: int = 0
+    corrected: int = 0
+    """The part of `billed` that corrections added; below 0 where they took away."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A settled attempt of a call, or a correction of one."""
+
+    id: str
+    app: str
+    provider: str
+    model: str
+    request_id: str
+    day: str
+    """That it is charged to."""
+    at: float
+    """When the call began."""
+    settled_at: float
+    bound: int
+    billed: int
+    """Of a correction: what it adds to the amount of the entry that it corrects."""
+    kind: EntryKind
+    input: int
+    read: int
+    written: int
+    output: int
+    labels: str
+    """Nano-dollars of the prompt by block label, as JSON."""
+    corrects: str = ""
+    """Of a correction: the id of the entry."""
+    reason: str = ""
+
+    @property
+    def label_costs(self) -> dict[str, int]:
+        return msgspec.json.decode(self.labels, type=dict[str, int])
+
+
+class EntryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries are listed."""
+
+    app: str | None = None
+    since: float | None = None
+    """Of calls that began at this time or later."""
+    before: str = ""
+    """Only those before the entry of this id."""
+    corrections: bool = False
+    """Only corrections."""
+    limit: int = 100
+
+    @property
+    def first_id(self) -> str:
+        """Ids are in order of time."""
+        return "" if self.since is None else f"{max(0, int(self.since * 1000)):012x}"
+
+
+class CorrectedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a correction has changed."""
+
+    id: str
+    """Of the correction."""
+    entry: str
+    app: str
+    request_id: str
+    day: str
+    before: int
+    after: int
+    booked: bool
+    """False where the latest correction said the same already."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +253,16 @@ class Store(Protocol):
     ) -> list[SpendRow]:
         """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`, in the order of
         these; `since` and `until` are days, both included."""
+        ...
+
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        """The newest first, and one more than `limit` where there are more."""
+        ...
+
+    async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
+        """Books the difference to what a call really cost, as an entry of its own on the day and in
+        the month of that one. Durable when it returns. Replaces an earlier correction. Raises
+        `InvalidRequest` for an entry that there is not."""
         ...
 
     async def tokens(self) -> list[TokenRow]: ...

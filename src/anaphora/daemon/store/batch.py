@@ -19,7 +19,8 @@ from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
 
-from . import Hold, Settled, Settlement, SpendLimits
+from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
+from .corrections import Correction, book, is_corrected
 from .days import day_of, end_of_day, end_of_month, month_of
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Change(msgspec.Struct, frozen=True):
     values: Sequence[Any]
 
 
-Operation: TypeAlias = HoldRequest | Settlement | Change
+Operation: TypeAlias = HoldRequest | Settlement | Change | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused; the others of its batch are not affected."""
 
@@ -201,12 +202,17 @@ def apply(
             for change in operations:
                 if isinstance(change, Change):
                     database.execute(change.sql, change.values)
+            corrections = [one for one in operations if isinstance(one, Correction)]
+            wrong = {id(one): book(database, one) for one in corrections}
     except BaseException:
         known.clear()
         raise
     batch.remember()
+    if corrections:
+        known.clear()  # they change balances
     return [
-        refused.get(one.hold.id) if isinstance(one, HoldRequest) else None for one in operations
+        refused.get(one.hold.id) if isinstance(one, HoldRequest) else wrong.get(id(one))
+        for one in operations
     ]
 
 
@@ -254,7 +260,7 @@ class _Batch:
         missing = [id for id in wanted if id not in holds]
         if missing:
             for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
-                self._correct(entry, wanted[entry.hold.id])
+                self._settle_late(entry, wanted[entry.hold.id])
 
     def _enter(self, row: HoldRow, settlement: Settlement) -> None:
         if settlement.model:
@@ -267,8 +273,8 @@ class _Batch:
         )  # fmt: skip
         self._count(row, settlement)
 
-    def _correct(self, entry: EntryRow, settlement: Settlement) -> None:
-        if not corrects(settlement, entry.kind):
+    def _settle_late(self, entry: EntryRow, settlement: Settlement) -> None:
+        if not corrects(settlement, entry.kind) or is_corrected(self._database, entry.hold.id):
             return
         row = entry.hold
         self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
@@ -281,7 +287,7 @@ class _Batch:
         kind, billed = settlement.kind, sign * settlement.billed
         _add(
             self._sums, key,
-            sign * (kind != "free"), billed, billed if kind in ("estimated", "bound") else 0,
+            sign * (kind != "free"), billed, billed if kind in ESTIMATED_KINDS else 0,
             sign * settlement.saved, sign * settlement.input, sign * settlement.read,
             sign * settlement.written, sign * settlement.output,
         )  # fmt: skip

@@ -13,7 +13,9 @@ from . import SpendRow, Spent
 from .days import month_of
 
 FIELDS = ("app", "provider", "model", "label", "day")
-SUMS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
+SUMS = (
+    "calls", "billed", "estimated", "saved", "input", "read", "written", "output", "corrected",
+)  # fmt: skip
 
 
 def held(database: sqlite3.Connection, app: str | None = None) -> int:
@@ -65,7 +67,7 @@ def spend_rows(
     )
     names = (*fields, *SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
+    return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
 
 
 #: The sums, in the SQL of both stores.
@@ -73,7 +75,7 @@ WHOLE = "SELECT * FROM sums"
 #: The labels' part of each sum, and the rest of it.
 LABELLED = """
 SELECT day, app, provider, model, label, calls, billed, 0 AS estimated, 0 AS saved, 0 AS input,
-    0 AS read, 0 AS written, 0 AS output
+    0 AS read, 0 AS written, 0 AS output, 0 AS corrected
 FROM label_sums
 UNION ALL
 SELECT day, app, provider, model, '', calls,
@@ -82,6 +84,6 @@ SELECT day, app, provider, model, '', calls,
         WHERE part.day = sums.day AND part.app = sums.app AND part.provider = sums.provider
             AND part.model = sums.model
     ), 0),
-    estimated, saved, 0, 0, 0, 0
+    estimated, saved, 0, 0, 0, 0, corrected
 FROM sums
 """

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
-
-SCHEMA_VERSION = 5
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
@@ -81,8 +79,18 @@ ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
 CREATE INDEX handles_by_age ON handles (kind, created)
 """
 
-#: The first row of each audit log that has a MAC, and the id of the key.
+#: An entry of the kind `correction` names the entry that it `corrects`: `billed` is what it adds to
+#: that one's amount, and `confirmed` the amount that was estimated until then.
 _STEP_5 = """
+ALTER TABLE entries ADD COLUMN corrects TEXT NOT NULL DEFAULT '';
+ALTER TABLE entries ADD COLUMN confirmed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE entries ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+CREATE INDEX corrections ON entries (app, id) WHERE corrects <> '';
+ALTER TABLE sums ADD COLUMN corrected INTEGER NOT NULL DEFAULT 0
+"""
+
+#: The first row of each audit log that has a MAC, and the id of the key.
+_STEP_6 = """
 CREATE TABLE audit_logs (
     name TEXT PRIMARY KEY, signed_since INTEGER NOT NULL, key_id TEXT NOT NULL
 ) WITHOUT ROWID
@@ -90,44 +98,34 @@ CREATE TABLE audit_logs (
 
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
-SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
+SELECT day, app, provider, model,
+    SUM(CASE WHEN kind IN ('free', 'correction') THEN 0 ELSE 1 END) AS calls,
     SUM(billed) AS billed,
-    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END) AS estimated,
+    SUM(CASE WHEN kind IN ('estimated', 'bound', 'disputed') THEN billed ELSE -confirmed END)
+        AS estimated,
     SUM(saved) AS saved, SUM(input) AS input, SUM(read) AS read, SUM(written) AS written,
-    SUM(output) AS output
+    SUM(output) AS output, SUM(CASE WHEN kind = 'correction' THEN billed ELSE 0 END) AS corrected
+FROM entries GROUP BY day, app, provider, model
+"""
+#: The same of version 2.
+_SUMS_2 = """
+SELECT day, app, provider, model, SUM(kind <> 'free'), SUM(billed),
+    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END), SUM(saved), SUM(input),
+    SUM(read), SUM(written), SUM(output)
 FROM entries GROUP BY day, app, provider, model
 """
 
 
-def _first(database: sqlite3.Connection) -> None:
-    _run(database, TABLES_1)
-
-
-def _second(database: sqlite3.Connection) -> None:
-    _run(database, _STEP_2)
-    database.execute(f"INSERT INTO sums {SUMS_OF_ENTRIES}")
-
-
-def _third(database: sqlite3.Connection) -> None:
-    _run(database, _STEP_3)
-
-
-def _fourth(database: sqlite3.Connection) -> None:
-    _run(database, _STEP_4)
-
-
-def _fifth(database: sqlite3.Connection) -> None:
-    _run(database, _STEP_5)
-
-
 #: Each makes the tables of the next version: the first from an empty file.
-_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
-    _first,
-    _second,
-    _third,
-    _fourth,
-    _fifth,
+_STEPS = (
+    TABLES_1,
+    f"{_STEP_2};\nINSERT INTO sums {_SUMS_2}",
+    _STEP_3,
+    _STEP_4,
+    _STEP_5,
+    _STEP_6,
 )
+SCHEMA_VERSION = len(_STEPS)
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:
@@ -193,7 +191,7 @@ def prepare(database: sqlite3.Connection, path: Path) -> int:
     with transaction(database):
         version = version_of(database, path)  # another process may have been faster
         for step in _STEPS[version:]:
-            step(database)
+            _run(database, step)
         database.execute(f"PRAGMA application_id={_APPLICATION}")
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     return version

@@ -16,6 +16,9 @@ from anaphora.errors import InvalidRequest
 
 from . import (
     LARGEST_AMOUNT,
+    CorrectedEntry,
+    Entry,
+    EntryQuery,
     Hold,
     RecoveredHolds,
     Settlement,
@@ -33,6 +36,7 @@ from .batch import (
     latest_day,
     open_holds,
 )
+from .corrections import Correction, entry_rows
 from .days import day_of, month_of
 from .group_commit import GroupCommit
 from .reading import held, spend_rows, spent_rows
@@ -148,6 +152,21 @@ class SqliteStore(SmallTables):
 
         await self._commits.flush()
         return await asyncio.to_thread(read)
+
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        def read() -> list[Entry]:
+            with closing(connect_to_read(self.path)) as database:
+                return entry_rows(database, query)
+
+        await self._commits.flush()
+        return await asyncio.to_thread(read)
+
+    async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
+        wanted = Correction(entry=entry, amount=amount, reason=reason, at=self._clock())
+        await self._commits.flush()
+        await self._commits.commit(wanted)
+        assert wanted.done is not None
+        return wanted.done
 
     # ── Tokens and handles ───────────────────────────────────────────────────────────────────────
 

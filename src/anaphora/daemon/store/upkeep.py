@@ -214,8 +214,8 @@ SELECT app, period, SUM(spent) AS spent, SUM(held) AS held FROM (
 """
 
 _LABELS = """
-SELECT entries.day, entries.app, entries.provider, entries.model, label.key, COUNT(*),
-    SUM({value})
+SELECT entries.day, entries.app, entries.provider, entries.model, label.key,
+    SUM(CASE WHEN entries.kind = 'correction' THEN 0 ELSE 1 END), SUM({value})
 FROM entries, {each}(entries.labels) AS label GROUP BY 1, 2, 3, 4, 5
 """
 

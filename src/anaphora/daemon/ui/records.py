@@ -12,12 +12,14 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.store import Spent, Store, TokenRow
+from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
 from anaphora.dashboard.rollups import RollupSource
-from anaphora.dashboard.values import AppRow, ProviderRow, TokenState, View
+from anaphora.dashboard.values import AppRow, CorrectionOfCall, ProviderRow, TokenState, View
 
 #: Seconds that a page waits for the event loop.
 _LOOP_TIMEOUT = 30.0
+#: Corrections on the page of an app; the command lists all of them.
+_MOST_CORRECTIONS = 20
 
 
 class AppRecords:
@@ -46,7 +48,25 @@ class AppRecords:
     def one(self, app: str, view: View) -> AppRow | None:
         denied = self._source.denied(replace(view, app=app))
         rows = self.spent(app)
-        return replace(rows[0], denied=denied.get(app, {})) if rows else None
+        if not rows:
+            return None
+        corrections = asyncio.run_coroutine_threadsafe(self._corrections(app), self._loop)
+        found = corrections.result(_LOOP_TIMEOUT)
+        return replace(rows[0], denied=denied.get(app, {}), corrections=found)
+
+    async def _corrections(self, app: str) -> list[CorrectionOfCall]:
+        query = EntryQuery(app=app, corrections=True, limit=_MOST_CORRECTIONS)
+        return [
+            CorrectionOfCall(
+                entry=one.corrects,
+                request_id=one.request_id,
+                day=one.day,
+                at=one.settled_at,
+                added_nano_usd=one.billed,
+                reason=one.reason,
+            )
+            for one in await self._store.entries(query)
+        ]
 
     def spent(self, app: str | None = None) -> list[AppRow]:
         """All apps, or one, without their refused calls."""

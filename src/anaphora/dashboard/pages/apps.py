@@ -54,6 +54,7 @@ class AppsPage:
         main = [
             htpy.div(".title")[htpy.h1["App ", name(row.id)]],
             htpy.div("#app")[use_of(row), htpy.div(".grid")[grant_of(row), denied_calls(row)]],
+            corrections_of(row),
             _tokens(row, site, request.now),
         ]
         return PageContent(title=title, main=main, live=("app",))
@@ -202,6 +203,27 @@ def denied_calls(row: AppRow) -> htpy.Element:
         rows = [[name(reason), count(calls)] for reason, calls in reasons]
         shown = table("Refused calls", [Heading("Reason"), *numbers("Calls")], rows)
     return card("Refused calls", shown, about="Repeats within a minute are added when it is over.")
+
+
+def corrections_of(row: AppRow) -> htpy.Node:
+    """What an administrator corrected of the app's calls; nothing where that is nothing."""
+    if not row.corrections:
+        return None
+    headings = [Heading(each) for each in ("Corrected", "Day of the call", "Request", "Entry")]
+    cells: list[list[htpy.Node]] = [
+        [
+            moment(one.at),
+            one.day,
+            name(one.request_id),
+            htpy.code[one.entry],
+            usd(one.added_nano_usd),
+            name(one.reason),
+        ]
+        for one in row.corrections
+    ]
+    headings += [*numbers("Added"), Heading("Reason")]
+    about = "The latest. They are charged to the day of the call; nothing is edited."
+    return card("Corrections", table("Corrections", headings, cells, stacked=True), about=about)
 
 
 # ── Tokens ───────────────────────────────────────────────────────────────────────────────────────

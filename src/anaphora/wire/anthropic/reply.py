@@ -78,8 +78,8 @@ def _written(usage: UsageCounts) -> dict[WriteTtl, int] | None:
     if by_ttl is None:
         return None if total is None else {"unsplit": total} if total else {}
     written: dict[WriteTtl, int] = {
-        "1h": by_ttl.ephemeral_1h_input_tokens,
-        "5m": by_ttl.ephemeral_5m_input_tokens,
+        "1h": valid_count(by_ttl.ephemeral_1h_input_tokens) or 0,
+        "5m": valid_count(by_ttl.ephemeral_5m_input_tokens) or 0,
     }
     if total is not None and (rest := total - sum(written.values())) > 0:
         written["unsplit"] = rest

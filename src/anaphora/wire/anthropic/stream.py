@@ -236,6 +236,11 @@ class StreamReader:
         except DECODE_ERRORS:
             usage = None  # its reader says so in a notice
         if isinstance(usage, dict):
-            self._usage.update({name: value for name, value in usage.items() if value is not None})
+            self._usage.update({name: value for name, value in usage.items() if _reported(value)})
             raw = msgspec.Raw(dumps(self._usage))
         return self._build.read_usage(read_usage, bytes(raw), "stream.usage")
+
+
+def _reported(count: Any) -> bool:
+    """Whether a count is one: a negative count is none, and overwrites nothing."""
+    return count is not None and not (isinstance(count, int) and count < 0)

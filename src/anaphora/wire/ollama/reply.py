@@ -28,7 +28,7 @@ from anaphora.wire.reading import (
     known_text,
     reply_error,
 )
-from anaphora.wire.replies import unreadable_usage
+from anaphora.wire.replies import unreadable_usage, valid_count
 from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .messages import write_assistant
@@ -85,7 +85,7 @@ def read_end(
         elif count is not None:
             reason = f"expected a whole number, got {type(count).__name__}"
             notices += (unreadable_usage(reason, f"$.{name}"),)
-    prompt, output = map(known.get, _COUNTS)
+    prompt, output = (valid_count(known.get(name)) for name in _COUNTS)
     usage = Usage(uncached=prompt, output=output, raw=dumps(known).decode() if known else None)
     if response.done is False:
         extras = extras_of(WIRE, {"done": msgspec.Raw(b"false"), **rest})

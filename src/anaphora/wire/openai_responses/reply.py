@@ -403,7 +403,10 @@ def _written(details: InputDetails) -> dict[WriteTtl, int] | None:
     by_ttl, total = details.cache_write_tokens_details, valid_count(details.cache_write_tokens)
     if by_ttl is None:
         return None if total is None else {"unsplit": total} if total else {}
-    written: dict[WriteTtl, int] = {"12h": by_ttl.ttl_12h_tokens, "30m": by_ttl.ttl_30m_tokens}
+    written: dict[WriteTtl, int] = {
+        "12h": valid_count(by_ttl.ttl_12h_tokens) or 0,
+        "30m": valid_count(by_ttl.ttl_30m_tokens) or 0,
+    }
     if total is not None and (rest := total - sum(written.values())) > 0:
         written["unsplit"] = rest
     return positive_counts(written)

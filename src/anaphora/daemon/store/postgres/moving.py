@@ -51,15 +51,16 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "entries": (
         (
             *_HOLD, "settled_at", "billed", "kind", "input", "read", "written", "output", "saved",
-            "read_by_others", "labels",
+            "read_by_others", "labels", "corrects", "confirmed", "reason",
         ),
-        ("bound", "billed", "saved", "input", "read", "written", "output"),
+        ("bound", "billed", "saved", "input", "read", "written", "output", "confirmed"),
     ),
     "sums": (
         (
             *_KEY, "calls", "billed", "estimated", "saved", "input", "read", "written", "output",
+            "corrected",
         ),
-        ("calls", "billed", "estimated", "saved"),
+        ("calls", "billed", "estimated", "saved", "corrected"),
     ),
     "label_sums": ((*_KEY, "label", "calls", "billed"), ("calls", "billed")),
     "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),

@@ -27,7 +27,8 @@ WHERE holds.id = given.id
 """
 
 #: The same for entries at their bound, whose sums move with them: they are corrected next. Locks
-#: their balances first, as `ledger_write` does: another node may correct the same entry.
+#: their balances first, as `ledger_write` does: another node may correct the same entry. One that
+#: an administrator has corrected stays.
 _MOVE = """
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[]) AS given (id, model)
@@ -36,11 +37,13 @@ WITH given AS MATERIALIZED (
     JOIN balances AS row
     ON row.app = entries.app AND row.period IN (entries.day, left(entries.day, 7))
     WHERE entries.kind = 'bound' AND entries.model <> given.model
+        AND NOT EXISTS (SELECT FROM entries AS later WHERE later.id = entries.id || '.0001')
     ORDER BY row.app, row.period FOR NO KEY UPDATE OF row
 ), old AS MATERIALIZED (
     SELECT entries.*, given.model AS answered
     FROM given JOIN entries ON entries.id = given.id
     WHERE entries.kind = 'bound' AND entries.model <> given.model
+        AND NOT EXISTS (SELECT FROM entries AS later WHERE later.id = entries.id || '.0001')
         AND (SELECT count(*) FROM locked) > 0
     FOR UPDATE OF entries
 ), moved AS (

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
+    CorrectedEntry,
+    Entry,
+    EntryQuery,
     HandleRow,
     Hold,
     RecoveredHolds,
@@ -19,6 +22,7 @@ from anaphora.daemon.store import (
     Spent,
 )
 from anaphora.daemon.store.batch import Change, HoldRequest
+from anaphora.daemon.store.corrections import Correction
 from anaphora.daemon.store.days import day_of, month_of
 from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields
 from anaphora.daemon.store.tables import SmallTables
@@ -29,6 +33,7 @@ from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
 
 from .clock import PUBLIC, ClockCheck
+from .corrections import book, entry_rows
 from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept
 from .journal import SettlementJournal
 from .writer import STATEMENT_SECONDS, BatchWriter
@@ -246,7 +251,20 @@ class PostgresStore(SmallTables):
             since, until or "9999-12-31", app,
         )  # fmt: skip
         found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
+        return [
+            SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]
+        ]
+
+    async def entries(self, query: EntryQuery) -> list[Entry]:
+        await self._writer.flush()
+        await self._check_answers()
+        return await entry_rows(self._reports, query)
+
+    async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
+        wanted = Correction(entry=entry, amount=amount, reason=reason, at=self._clock())
+        await self._writer.flush()
+        await self._check_answers()
+        return await book(self._reports, wanted)
 
     async def _check_answers(self) -> None:
         """Raises `StoreUnavailable` soon where PostgreSQL hangs: sums may take long."""

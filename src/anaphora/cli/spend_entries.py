@@ -1,0 +1,150 @@
+"""`anaphora spend entries` and `anaphora spend correct`"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import platform
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anaphora.daemon.access.grants import dollars
+from anaphora.daemon.money.administration import MOST_ENTRIES, listed, nano_usd_of
+from anaphora.daemon.store import Entry, EntryQuery
+from anaphora.daemon.store.corrections import entry_rows
+from anaphora.daemon.store.schema import connect_to_read
+from anaphora.errors import Io
+
+from .audit_report import cost
+from .common import report_problems
+from .daemon_connection import (
+    call_admin,
+    home_option,
+    json_option,
+    open_home,
+    shown_time,
+    store_address_of,
+)
+from .parameters import past_moment
+from .terminal import Line, print_report, table
+
+if TYPE_CHECKING:
+    from anaphora.postgres.address import PostgresAddress
+
+_FEW = 50
+
+
+@click.command()
+@click.option("--app", help="Only this app.")
+@click.option("--since", callback=past_moment, help="Only calls since then: 2026-11-30, 7d, 2h.")
+@click.option("--before", default="", metavar="ID", help="Only entries before this one.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_ENTRIES),
+    default=_FEW,
+    show_default=True,
+    help="How many entries; the newest.",
+)
+@home_option
+@json_option
+def entries(
+    app: str | None, since: float | None, before: str, limit: int, home: Path, as_json: bool
+) -> None:
+    """List what single calls were charged, the newest first.
+
+    Each attempt of a call is an entry, with the id of the request as the app saw it
+    (anaphora-request-id). Its kind says how the amount is known: `billed`; `estimated` from what
+    arrived; `bound`, the most it can cost, since no bill came; `free`; `disputed`, the bound, since
+    the provider reported more tokens than the model can have; `correction`, what `anaphora spend
+    correct` added to the entry before it.
+
+    \b
+    anaphora spend entries --app marketing --since 2h
+    anaphora spend entries --limit 1000 --json
+    """
+    opened = open_home(home)
+    query = EntryQuery(app=app, since=since, before=before, limit=limit)
+    found = _entries(store_address_of(opened) or opened.store, query)
+    print_report(listed(found, limit), _lines(found, query), as_json=as_json)
+
+
+def _entries(store: Path | PostgresAddress, query: EntryQuery) -> list[Entry]:
+    if not isinstance(store, Path):
+        return asyncio.run(_postgres_entries(store, query))
+    if not store.exists():  # no daemon has run here
+        return []
+    with closing(connect_to_read(store)) as database:
+        try:
+            return entry_rows(database, query)
+        except sqlite3.Error as error:
+            raise Io(f"{store}: cannot be read: {error}") from None
+
+
+async def _postgres_entries(address: PostgresAddress, query: EntryQuery) -> list[Entry]:
+    from anaphora.daemon.store.postgres import PostgresStore
+
+    store = await PostgresStore.open(address)
+    try:
+        return await store.entries(query)
+    finally:
+        await store.close()
+
+
+def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
+    if not found:
+        yield "there are no entries"
+        return
+    figures = ("input", "output", "$")
+    rows = table("id", "time", "app", "model", "kind", *figures, "request", right=figures)
+    for one in found[: query.limit]:
+        if one.kind == "correction":
+            counts = ("", "", f"{'+' if one.billed >= 0 else ''}{dollars(one.billed)}")
+            last = one.reason
+        else:
+            counts = (f"{one.input:,}", f"{one.output:,}", cost(one.billed))
+            last = one.request_id
+        rows.add_row(one.id, shown_time(one.at), one.app, one.model, one.kind, *counts, last)
+    yield rows
+    if len(found) > query.limit:
+        last_id = found[query.limit - 1].id
+        yield f"\nthere are more; go on with: anaphora spend entries --before {last_id}", "bold"
+
+
+@click.command()
+@click.argument("entry", metavar="ID")
+@click.option("--usd", required=True, metavar="X", help="What the call really cost, in dollars.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; kept with the correction.")
+@home_option
+@json_option
+def correct(entry: str, usd: str, reason: str, home: Path, as_json: bool) -> None:
+    """Correct what a call was charged, to what it really cost.
+
+    ID is that of an entry (`anaphora spend entries`). The difference becomes an entry of its own,
+    on the day and in the month of the call, and counts for the limits of its app at once. A later
+    correction replaces an earlier one. Nothing is edited, and the audit log names each correction.
+
+    \b
+    anaphora spend correct 0193f2… --usd 0.0125 --reason "as on the invoice of October"
+    """
+    nano_usd_of(usd)  # before a daemon is asked
+    by = f"{getpass.getuser()}@{platform.node()}"
+    params = {"entry": entry, "usd": usd, "reason": reason, "by": by}
+    result = call_admin(open_home(home), "admin.spend.correct", params)
+    print_report(result, [_done(result)], as_json=as_json)
+    report_problems(f"warning: {each}" for each in result["warnings"])
+
+
+def _done(result: Mapping[str, Any]) -> str:
+    after = dollars(result["after_nano_usd"])
+    if not result["booked"]:
+        return f"{result['entry']} is corrected to {after} dollars already"
+    before = dollars(result["before_nano_usd"])
+    return (
+        f"{result['entry']} of {result['app']}, {result['day']}: {before} dollars are now {after}"
+        f" ({result['correction']})"
+    )

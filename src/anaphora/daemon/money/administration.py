@@ -1,0 +1,178 @@
+"""The methods of an administrator for the ledger: its entries, and corrections of what a call cost.
+Commands and the running daemon use the same ones, as those of `anaphora.daemon.admin`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.audit.envelope import CorrectionRow
+from anaphora.audit.log import AuditLog
+from anaphora.daemon.access.grants import NANO, dollars
+from anaphora.daemon.admin import Admin
+from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
+from anaphora.errors import AnaphoraError, InvalidRequest
+
+_log = logging.getLogger("anaphora.daemon")
+
+MOST_ENTRIES = 1_000
+_LONGEST_REASON, _LONGEST_NAME = 500, 200
+_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
+#: Seconds that a correction waits for its row in the audit log.
+_AUDIT_SECONDS = 10.0
+
+
+class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all params."""
+
+
+class EntriesParams(_Params, frozen=True):
+    app: str | None = None
+    since: float | None = None
+    """Seconds since 1970."""
+    before: str = ""
+    """The id of an entry: only earlier ones."""
+    limit: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)] = 100
+
+
+class CorrectParams(_Params, frozen=True):
+    entry: str
+    usd: str
+    """What the call really cost, in decimal digits."""
+    reason: str
+    by: str = "an administrator"
+
+
+class SpendAdmin:
+    def __init__(
+        self, store: Store, audit: AuditLog | None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._audit = audit
+        self._clock = clock
+
+    def register(self, admin: Admin) -> None:
+        admin.register("admin.spend.entries", EntriesParams, self.list_entries)
+        admin.register("admin.spend.correct", CorrectParams, self.correct)
+
+    async def list_entries(self, params: EntriesParams) -> dict[str, Any]:
+        """The newest first."""
+        query = EntryQuery(
+            app=params.app, since=params.since, before=params.before, limit=params.limit
+        )
+        return listed(await self._store.entries(query), params.limit)
+
+    async def correct(self, params: CorrectParams) -> dict[str, Any]:
+        """What a call really cost; replaces an earlier correction."""
+        amount = nano_usd_of(params.usd)
+        reason = _text(params.reason, "reason", _LONGEST_REASON)
+        by = _text(params.by, "by", _LONGEST_NAME)
+        if not _ID.fullmatch(params.entry):
+            raise InvalidRequest("is not the id of an entry", path="entry")
+        done = await self._store.correct(params.entry, amount, reason)
+        warnings = []
+        if done.booked:
+            _log.warning(
+                "entry %s of %s was corrected from %s to %s dollars by %s",
+                done.entry, done.app, dollars(done.before), dollars(done.after), by,
+            )  # fmt: skip
+            warnings += await self._audited(done, reason, by)
+        return {
+            "entry": done.entry,
+            "correction": done.id,
+            "app": done.app,
+            "request_id": done.request_id,
+            "day": done.day,
+            "before_nano_usd": done.before,
+            "after_nano_usd": done.after,
+            "booked": done.booked,
+            "warnings": warnings,
+        }
+
+    async def _audited(self, done: CorrectedEntry, reason: str, by: str) -> list[str]:
+        """Writes the row of the audit log; the correction is booked whether that works or not."""
+        if self._audit is None:
+            return ["this daemon writes no audit log (audit: false in llm.yaml)"]
+        row = CorrectionRow(
+            at=self._clock(),
+            app=done.app,
+            by=by,
+            entry=done.entry,
+            correction=done.id,
+            call_id=done.request_id,
+            before_nano_usd=done.before,
+            after_nano_usd=done.after,
+            reason=reason,
+        )
+        self._audit.append_correction(row)
+        try:
+            await self._audit.aflush(_AUDIT_SECONDS)
+        except AnaphoraError as problem:
+            return [f"the row of the audit log is not written yet: {problem}"]
+        return []
+
+
+def nano_usd_of(text: str) -> int:
+    """Nano-dollars of an amount in digits. Raises `InvalidRequest`."""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise InvalidRequest(
+            f"must be an amount in dollars like 0.0125, got {text[:40]!r}", path="usd"
+        )
+    if amount < 0:
+        raise InvalidRequest("must be ≥ 0: it is what the call really cost", path="usd")
+    if amount > Decimal(LARGEST_AMOUNT) / NANO:
+        raise InvalidRequest(f"must be ≤ {dollars(LARGEST_AMOUNT)}", path="usd")
+    nano = amount.scaleb(9)
+    if nano != nano.to_integral_value():
+        raise InvalidRequest("has more than nine decimals", path="usd")
+    return int(nano)
+
+
+def _text(text: str, path: str, longest: int) -> str:
+    text = text.strip()
+    if not text:
+        raise InvalidRequest("must not be empty", path=path)
+    if len(text) > longest:
+        raise InvalidRequest(f"has {len(text):,} characters; at most {longest} fit", path=path)
+    if not text.isprintable():
+        raise InvalidRequest("must be one line, without control characters", path=path)
+    return text
+
+
+def listed(entries: list[Entry], limit: int) -> dict[str, Any]:
+    """Entries as JSON values, and the id to go on with where there are more."""
+    shown = entries[:limit]
+    return {
+        "entries": [_entry(one) for one in shown],
+        "next": shown[-1].id if len(entries) > limit else None,
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "id": entry.id,
+        "request_id": entry.request_id,
+        "app": entry.app,
+        "provider": entry.provider,
+        "model": entry.model,
+        "day": entry.day,
+        "at": entry.at,
+        "settled_at": entry.settled_at,
+        "kind": entry.kind,
+        "billed_nano_usd": entry.billed,
+    }
+    if entry.kind == "correction":
+        return value | {"corrects": entry.corrects, "reason": entry.reason}
+    counts = {name: getattr(entry, name) for name in ("input", "read", "written", "output")}
+    return value | {"bound_nano_usd": entry.bound, **counts}
