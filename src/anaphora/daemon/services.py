@@ -123,7 +123,7 @@ async def open_services(
         clock=clock,
     )
     stack.push_async_callback(stored.close)
-    slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
+    slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
     return Services(
         store=store,
         node=node,
@@ -229,6 +229,10 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     async def denied() -> Values:
         return {key: float(count) for key, count in services.calls.denials.items()}
 
+    async def read_on() -> Values:
+        counts = services.calls.read_on.by_app
+        return {(app,): float(counts.get(app, 0)) for app in services.directory.grants.apps}
+
     async def waiting() -> Values:
         return {(): float(services.store.waiting)}
 
@@ -251,6 +255,12 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
     yield Gauge(
         f"{prefix}_denied", "Calls that a grant did not allow", denied, ("app", "kind"), True
+    )
+    yield Gauge(
+        f"{prefix}_read_on_calls",
+        "Calls that their app has ended and whose answer is read on to its usage",
+        read_on,
+        ("app",),
     )
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
     yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)
