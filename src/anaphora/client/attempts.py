@@ -78,7 +78,7 @@ class Attempts(AttemptFailures):
         self._guard = guard
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
-        extend = None if guard is None else self._more_seconds
+        extend = None if guard is None else guard.time_over
         self._deadline = Deadline(timeout, self._timer, extend)
 
     async def complete(self) -> None:
@@ -292,12 +292,6 @@ class Attempts(AttemptFailures):
         except (AnaphoraError, DeadlinePassed):
             pass
         return b"".join(rest)
-
-    def _more_seconds(self) -> float:
-        """The call's time is over: for how long the provider is waited for without the caller."""
-        if self._guard is None or not self._attempting or not self._sent:
-            return 0.0
-        return self._guard.time_over(Timeout(round(self._timeout * 1000)))
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
         """The result, unless the call's time ends first. Only waits for the provider are limited:

@@ -20,7 +20,7 @@ import msgspec
 
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
-from anaphora.errors import AnaphoraError, Timeout
+from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
@@ -139,9 +139,9 @@ class AttemptGuard(Protocol):
         reached the provider; `partial`: what was received of a reply that is not complete."""
         ...
 
-    def time_over(self, error: Timeout) -> float:
-        """The call's time is over while the provider answers. For how many seconds more it is
-        waited for, without the caller, who got the error; 0: the attempt ends now."""
+    def time_over(self) -> float:
+        """The call's time is over. For how many seconds more the provider is waited for, without
+        the caller; 0: the call ends now."""
         ...
 
 

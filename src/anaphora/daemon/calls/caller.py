@@ -187,8 +187,10 @@ class DelegatedCall(Caller):
         total = flight.target.endpoint.config.timeouts.total
         return max(0.0, flight.began + total - time.time())
 
-    def time_over(self, error: Timeout) -> float:
-        if self.waited is None or not self.waited.leave(error):
+    def time_over(self) -> float:
+        if self.waited is None or self._timeout is None:
+            return 0.0
+        if not self.waited.leave(Timeout(round(self._timeout * 1000))):
             return 0.0
         return self.seconds_to_read_on()
 

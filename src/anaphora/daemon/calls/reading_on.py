@@ -130,6 +130,7 @@ class WaitedCall:
             raise
         finally:
             self._waiting = self._task = None
+            del waiting  # it may hold an error, whose traceback holds this frame
 
     async def _drive(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -137,8 +138,11 @@ class WaitedCall:
         except BaseException as problem:
             self._fail(problem)
         else:
-            if not self.is_left and (waiting := self._waiting) and not waiting.done():
+            if (waiting := self._waiting) is not None and not waiting.done():
                 waiting.set_result(result)
+        finally:
+            if self._delegated is not None:
+                self._delegated = self._delegated.waited = None
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, Exception | asyncio.CancelledError):
