@@ -141,8 +141,8 @@ class WaitedCall:
             if (waiting := self._waiting) is not None and not waiting.done():
                 waiting.set_result(result)
         finally:
-            if self._delegated is not None:
-                self._delegated = self._delegated.waited = None
+            if (delegated := self._delegated) is not None:
+                delegated.waited = self._delegated = None
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, Exception | asyncio.CancelledError):
