@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import MODELS
@@ -17,10 +19,15 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Price
-from anaphora.daemon.money.settling import cost_of_failure, nano_usd_up, thinks_unseen
+from anaphora.daemon.money.settling import (
+    FailedOutput,
+    cost_of_failure,
+    nano_usd_up,
+    thinks_unseen,
+)
 from anaphora.daemon.money.surcharges import Surcharge
 from anaphora.emulator.server import Emulator
-from anaphora.errors import Transport
+from anaphora.errors import Overloaded, Timeout, Transport
 from anaphora.rendered import Plan
 from anaphora.values import Message, Opaque, Reply, Text, Thinking, Usage
 
@@ -48,11 +55,30 @@ def broken(*parts: Opaque | Text | Thinking, **usage: Any) -> Reply:
     return Reply(id="r", model="m", message=message, stop_reason="other", usage=Usage(**usage))
 
 
-def cost(partial: Reply, **options: Any) -> int:
+def cost(
+    partial: Reply | None,
+    error: BaseException | None = None,
+    *,
+    kind: str = "estimated",
+    **options: Any,
+) -> int:
+    """Nano-dollars of an attempt that broke off; by default at a provider that stops billing."""
+    named = {"most": 4096, "stops": True}
+    output = FailedOutput(**{name: options.pop(name, value) for name, value in named.items()})
+    for name in ("unseen", "reads_again"):
+        if name in options:
+            output = msgspec.structs.replace(output, **{name: options.pop(name)})
     fields = {"bound": 10**9, "input_tokens": 1000, "bytes_per_token": 4.0, **options}
-    return cost_of_failure(
-        Transport("cut", phase="body"), partial, price=PRICE, plan=Plan(), **fields
-    ).nano_usd
+    found = cost_of_failure(
+        error or Transport("cut", phase="body"),
+        partial,
+        price=PRICE,
+        plan=Plan(),
+        output=output,
+        **fields,
+    )
+    assert found.kind == kind
+    return found.nano_usd
 
 
 def entries(folder: Path) -> list[tuple[str, int, int]]:
@@ -66,29 +92,59 @@ async def settled(daemon: Delegating, body: dict[str, Any]) -> Any:
 
 
 def test_broken_reply_costs_its_multiple() -> None:
-    """A stream in fast mode that is left is not charged at the price of others."""
-    partial = broken(Text("12345678"), uncached=100)
-    assert cost(partial) == 100 * 1_000 + 2 * 10_000
+    """A stream in fast mode that is left is not charged at the price of others. A fifth and 64
+    tokens more than arrived."""
+    partial = broken(Text("12345678" * 5), uncached=100)
+    assert cost(partial) == 100 * 1_000 + (12 + 64) * 10_000
     fast = Surcharge(Decimal(6), Decimal("0.01"))
     assert cost(partial, surcharge=fast) == 6 * cost(partial) + 10_000_000
     assert cost(partial, surcharge=fast, bound=5) == 5
 
 
 def test_all_answers_of_a_broken_reply_are_charged() -> None:
-    partial = broken(Text("12345678"), uncached=100)
-    assert cost(partial, answers=3) == 100 * 1_000 + 3 * 2 * 10_000
+    partial = broken(Text("12345678" * 5), uncached=100)
+    assert cost(partial, answers=3) == 100 * 1_000 + (36 + 64) * 10_000
 
 
-def test_unseen_thinking_costs_the_held_output() -> None:
+def test_unseen_thinking_costs_more_and_at_most_the_limit() -> None:
+    partial = broken(Text("12345678" * 5), uncached=100)
+    assert cost(partial, unseen=500) == 100 * 1_000 + (12 + 64 + 500) * 10_000
+    assert cost(partial, unseen=50_000) == 100 * 1_000 + 4096 * 10_000
+    overloaded = Overloaded("busy", status=529)
+    assert cost(partial, overloaded, unseen=500) == 100 * 1_000 + 500 * 10_000
+
+
+def test_answer_that_goes_on_costs_its_limit() -> None:
+    """The input as reported; else all that was held."""
     partial = broken(Text("12345678"), uncached=100)
-    assert cost(partial, unseen_tokens=500) == 100 * 1_000 + 500 * 10_000
+    assert cost(partial, stops=False) == 100 * 1_000 + 4096 * 10_000
+    assert cost(partial, stops=False, bound=77) == 77
+    assert cost(partial, stops=False, reads_again=True, bound=77_000_000) == 77_000_000
+    for error in (Timeout(50), asyncio.CancelledError(), GeneratorExit()):
+        assert cost(broken(Text("a")), error, stops=False, bound=70) == 70
+        assert cost(None, error, stops=False, bound=70) == 70
+    assert cost(None, stops=False, bound=70, kind="bound") == 70
+
+
+def test_stream_that_is_cut_before_its_first_event() -> None:
+    """The most that its input can be, and thinking that was not seen."""
+    cut = asyncio.CancelledError()
+    assert cost(None, cut) == 1000 * 1_000 + 64 * 10_000
+    assert cost(None, cut, unseen=300) == 1000 * 1_000 + 364 * 10_000
 
 
 def test_prompt_is_read_again_after_a_server_tool() -> None:
     """The usage at the begin of a stream counts it once."""
     result = Opaque("anthropic", "web_search_tool_result", '{"a":"harbours"}')
     partial = broken(result, Text("12345678"), uncached=100)
-    assert cost(partial) == (100 + 100 + 16) * 1_000 + 3 * 10_000
+    assert cost(partial) == (100 + 100 + 16) * 1_000 + (4 + 64) * 10_000
+
+
+def test_opaque_output_counts_by_its_size() -> None:
+    """Thinking that is encrypted is billed as output."""
+    hidden = Opaque("anthropic", "redacted_thinking", '{"data":"' + "x" * 391 + '"}')
+    partial = broken(hidden, uncached=100)
+    assert cost(partial) == 100 * 1_000 + (math.ceil(101 * 1.2) + 64) * 10_000
 
 
 @each_row(
@@ -110,7 +166,7 @@ def test_which_replies_may_have_unseen_thinking(
     provider = {"anthropic": "anthropic", "gemini": "google"}.get(wire, "openai")
     profile = catalog.profile(provider, model)
     assert thinks_unseen(wire, profile, broken(*parts, **usage)) is unseen
-    assert not thinks_unseen(wire, profile, None)
+    assert thinks_unseen(wire, profile, None) is (wire != "anthropic" and model != "gpt-4.1")
 
 
 def test_bill_that_cannot_be_true_costs_the_bound(tmp_path: Path) -> None:

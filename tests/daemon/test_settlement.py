@@ -25,7 +25,6 @@ from anaphora.errors import (
     NotGranted,
     Overloaded,
     Transport,
-    Unauthenticated,
 )
 
 BODY: dict[str, Any] = {
@@ -155,34 +154,6 @@ def test_rates_of_a_grant(emu: Emulator, tmp_path: Path) -> None:
             assert len(daemon.transport.sent) == 2
 
     asyncio.run(main())
-
-
-def test_revoked_token_ends_running_calls(emu: Emulator, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
-            daemon.transport.faults = ["slow-drip; seconds=0.05"]
-            stream = daemon.service.stream(daemon.request("anthropic", STREAMED))
-            await stream.head()
-            reading = asyncio.ensure_future(_read(stream))
-            whole = asyncio.ensure_future(
-                daemon.service.complete(daemon.request("anthropic", BODY))
-            )
-            for _ in range(100):
-                await asyncio.sleep(0.01)
-                if len(daemon.transport.sent) == 2:
-                    break
-            daemon.service.revoke(daemon.app.token_id)
-            for ended in (reading, whole):
-                with pytest.raises(Unauthenticated, match="revoked"):
-                    await ended
-            assert (await daemon.spent()).held == 0
-            assert daemon.transport.in_use == 0
-
-    asyncio.run(main())
-
-
-async def _read(stream: Any) -> list[Any]:
-    return [piece async for piece in stream]
 
 
 def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:

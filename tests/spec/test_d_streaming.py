@@ -53,6 +53,8 @@ def daemon(
         "retry": {"max_attempts": 1},
         "breaker": {"failures": 1000},
         "timeouts": {"idle": 20},
+        # Otherwise calls without stream are read on: tests/daemon/test_calls_ended_early.py.
+        "on_abort": "cancel",
     }
     llm = {"providers": {"chat": chat}, "daemon": {"port": 0, "max_streams_per_app": 8}}
     grant = {**GRANT, "llm": {**GRANT["llm"], "providers": ["chat"]}}

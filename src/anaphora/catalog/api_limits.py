@@ -6,6 +6,8 @@
     bounds_of("openai", "gpt-6.1-sol").media.image    tokens of the largest image
     server_tool_of("anthropic", "web_search_20260209", "claude-opus-5-5").usd_per_call
     price_multiple("anthropic", "speed", "fast")
+    stops_when_cut("openai")                          whether a closed stream ends the bill
+    fastest_tokens("openai", "gpt-6.1-sol")           output tokens a second, at most
 
 Limits are in `api_limits.toml` and hold for every model, bounds in `billing_bounds.toml`. Bounds
 match by provider and by globs of types and models; the last row that matches counts.
@@ -17,7 +19,7 @@ import datetime
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -144,6 +146,19 @@ class PriceMultiple(_Bound, frozen=True, kw_only=True):
     factor: Decimal
 
 
+class CutStream(_Bound, frozen=True, kw_only=True):
+    """What a provider does when the connection of a stream is closed before its end."""
+
+    on_abort: Literal["stops", "goes_on"]
+    """`stops`: generating and billing end. `goes_on`: the whole answer is billed."""
+
+
+class WritingSpeed(_Bound, frozen=True, kw_only=True):
+    """The fastest that a model writes."""
+
+    tokens_per_second: Limit
+
+
 _Found = TypeVar("_Found", bound=_Bound)
 
 
@@ -182,6 +197,8 @@ class _Tables:
             multiple=PriceMultiple,
             thinking=ThinkingBounds,
             media_model=MediaModel,
+            cut_stream=CutStream,
+            speed=WritingSpeed,
         )
         self.overheads: dict[str, Overhead] = {row.wire: row for row in rows[0]}
         self.media: tuple[MediaBounds, ...] = rows[1]
@@ -190,6 +207,8 @@ class _Tables:
         self.multiples: tuple[PriceMultiple, ...] = rows[4]
         self.thinking: tuple[ThinkingBounds, ...] = rows[5]
         self.media_models: tuple[MediaModel, ...] = rows[6]
+        self.cut_streams: tuple[CutStream, ...] = rows[7]
+        self.speeds: tuple[WritingSpeed, ...] = rows[8]
         self._known: dict[tuple[str, str], ModelBounds] = {}
 
     def of(self, provider: str, model: str) -> ModelBounds:
@@ -235,6 +254,20 @@ def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
     found = [row for row in rows if row.field == field and fnmatchcase(value, row.value)]
     row = _last(found, provider, "")
     return None if row is None else row.factor
+
+
+def stops_when_cut(provider: str) -> bool:
+    """Whether a provider stops generating and billing when a stream is closed. A request without
+    stream is billed whole everywhere."""
+    row = _last(_bounds().cut_streams, provider, "")
+    return row is not None and row.on_abort == "stops"
+
+
+def fastest_tokens(provider: str, model: str) -> int:
+    """Tokens a second that a model writes at most."""
+    row = _last(_bounds().speeds, provider, model)
+    assert row is not None, "the first row fits every model"
+    return row.tokens_per_second
 
 
 def _last(rows: Iterable[_Found], provider: str, model: str) -> _Found | None:

@@ -78,7 +78,8 @@ class Attempts(AttemptFailures):
         self._guard = guard
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
-        self._deadline = Deadline(timeout, self._timer)
+        extend = None if guard is None else guard.time_over
+        self._deadline = Deadline(timeout, self._timer, extend)
 
     async def complete(self) -> None:
         try:

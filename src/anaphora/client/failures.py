@@ -262,6 +262,8 @@ class AttemptFailures(ABC):
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
         self._over(error, now)
+        if self._guard is not None and self._guard.is_left:
+            raise error
         prepared = flight.prepared.get(index)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
         if again and not self._streamed and index not in self._whole:

@@ -104,6 +104,8 @@ class Readiness(msgspec.Struct):
     """Whether the store can be written: no call without a hold."""
     problems: Callable[[], list[str]] = list
     """What an operator should look at; calls are accepted nevertheless."""
+    read_on: Callable[[], int] = lambda: 0
+    """Calls that their apps have ended and whose answers are read on."""
 
     @property
     def status(self) -> str:
@@ -289,12 +291,16 @@ class DaemonHandler:
         state = self._readiness
         status = state.status
         body: dict[str, Any] = {"status": status}
-        if problems := state.problems():
+        problems, read_on = state.problems(), state.read_on()
+        if problems or read_on:
             local = peer.address == SOCKET or is_loopback(peer.address)
             local = local and not is_forwarded(exchange)
-            # They name apps, which is nothing for strangers.
+            # They name apps, and tell what apps do, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
-            body["problems"] = problems if shown else len(problems)
+            if problems:
+                body["problems"] = problems if shown else len(problems)
+            if read_on and shown:
+                body["read_on"] = read_on
         return _json(200 if status == READY else 503, body)
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────

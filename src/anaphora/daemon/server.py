@@ -91,7 +91,9 @@ class Daemon:
         self.socket = home.socket
         self.services = services
         self.readiness = Readiness(
-            problems=self._problems, can_write=lambda: services.store.problem is None
+            problems=self._problems,
+            can_write=lambda: services.store.problem is None,
+            read_on=lambda: services.calls.read_on.count,
         )
         if (node := services.node) is not None:
             self.readiness.is_drained = lambda: node.is_draining
@@ -326,12 +328,18 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
 
 
 async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
-    """Refuses new calls, and waits for those that run; after `seconds` they are ended."""
+    """Refuses new calls, and waits for those that run, and for those that are read on without their
+    apps; after `seconds` they are ended."""
     daemon.readiness.draining = True
-    _log.info("stopping when running calls have ended")
+    read_on = daemon.services.calls.read_on
+    text = "stopping when running calls have ended"
+    if read_on.count:
+        text += f"; {read_on.count} of them are read on to their usage, their apps have gone"
+    _log.info("%s", text)
     deadline = time.monotonic() + seconds
-    while app.is_busy and time.monotonic() < deadline:  # noqa: ASYNC110
+    while (app.is_busy or read_on.count) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_DRAIN_SECONDS)
+    read_on.stop()
     await app.close()
 
 

@@ -126,7 +126,7 @@ async def open_services(
         clock=clock,
     )
     stack.push_async_callback(stored.close)
-    slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
+    slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
     return Services(
         store=store,
         node=node,
@@ -236,6 +236,10 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
         found = services.ledger.bound_exceeded
         return {key: float(count) for key, count in found.items()}
 
+    async def read_on() -> Values:
+        counts = services.calls.read_on.by_app
+        return {(app,): float(counts.get(app, 0)) for app in services.directory.grants.apps}
+
     async def waiting() -> Values:
         return {(): float(services.store.waiting)}
 
@@ -265,6 +269,12 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
         exceeded,
         ("app", "provider"),
         True,
+    )
+    yield Gauge(
+        f"{prefix}_read_on_calls",
+        "Calls that their app has ended and whose answer is read on to its usage",
+        read_on,
+        ("app",),
     )
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
     yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)

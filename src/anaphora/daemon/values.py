@@ -8,9 +8,9 @@ most that the call can cost, sends it, settles the hold to the bill, and judges 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
 
 from .access.grants import AppGrant
+
+T = TypeVar("T")
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -145,6 +147,13 @@ class StreamPiece(msgspec.Struct, frozen=True, eq=False):
 
 class AppStream(Protocol):
     """A response that is arriving. Reading it slowly slows the provider down."""
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which reads the stream and writes it to the app; afterwards the
+        stream is closed. Where the app goes before the end (this is cancelled, or `work` cannot
+        write), it is let go at once, and the answer is read on where the provider bills all of
+        it."""
+        ...
 
     async def head(self) -> StreamHead:
         """When the first event has arrived; raises what `complete` would raise."""

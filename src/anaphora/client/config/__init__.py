@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -239,6 +239,9 @@ class ProviderConfig(_Table, frozen=True):
     idempotency_header: Name | None = None
     """A header that holds a new key for each call, the same for its retries: for a gateway that
     drops duplicates by it. No provider of the catalog documents one."""
+    on_abort: Literal["read_on", "cancel"] | None = None
+    """What a daemon does with a call that its app has ended: read the answer on to its usage, or
+    close the connection. By default as the catalog says whether the provider goes on and bills."""
 
     def __repr__(self) -> str:
         """The fields that differ from the defaults, without header values and URL credentials."""

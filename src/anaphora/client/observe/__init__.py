@@ -123,6 +123,11 @@ class CallAudit(Protocol):
 class AttemptGuard(Protocol):
     """Is asked before each attempt, and notified of how it ended."""
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller does not wait any more: no further attempt is made."""
+        ...
+
     async def begin(self, flight: InFlight) -> None:
         """Right before an attempt is sent. Raises `Denied` where it may not be."""
         ...
@@ -132,6 +137,11 @@ class AttemptGuard(Protocol):
     ) -> None:
         """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
         reached the provider; `partial`: what was received of a reply that is not complete."""
+        ...
+
+    def time_over(self) -> float:
+        """The call's time is over. For how many seconds more the provider is waited for, without
+        the caller; 0: the call ends now."""
         ...
 
 

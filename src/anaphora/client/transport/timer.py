@@ -6,7 +6,7 @@ Most waits end long before their limit; a loop timer for each would dominate the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -97,13 +97,19 @@ class DeadlinePassed(Exception):
 
 
 class Deadline:
-    """The end of a call's time: `asyncio.timeout` for many waits and calls, with one timer."""
+    """The end of a call's time: `asyncio.timeout` for many waits and calls, with one timer.
 
-    __slots__ = ("_due", "_expired", "_task", "_timer")
+    `extend` is asked when a wait has reached it: for how many seconds more the wait may go on; 0
+    ends it."""
 
-    def __init__(self, seconds: float, timer: SharedTimer) -> None:
+    __slots__ = ("_due", "_expired", "_extend", "_task", "_timer")
+
+    def __init__(
+        self, seconds: float, timer: SharedTimer, extend: Callable[[], float] | None = None
+    ) -> None:
         self._timer = timer
         self._due = timer.loop.time() + seconds
+        self._extend = extend
         self._expired = False
         self._task: asyncio.Task[Any] | None = None
 
@@ -126,5 +132,9 @@ class Deadline:
 
     def expire(self) -> None:
         assert self._task is not None
+        if self._extend is not None and (seconds := self._extend()) > 0:
+            self._due = self._timer.loop.time() + seconds
+            self._timer.begin_at(self, self._due)
+            return
         self._expired = True
         self._task.cancel()

@@ -82,6 +82,15 @@ class CallSlots:
         self.begun += 1
         return TakenSlot(self._running, app)
 
+    def keep(self, app: str) -> Callable[[], None]:
+        """Counts a call that runs already as running on, until the result is called."""
+        self._running[app] += 1
+
+        def release() -> None:
+            self._running[app] -= 1
+
+        return release
+
 
 class TakenSlot:
     """Counts a call of an app while the block runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -10,16 +12,19 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
+from anaphora.catalog.api_limits import fastest_tokens
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import own_usage
 from anaphora.daemon.money.billed_prices import booked_model
 from anaphora.daemon.money.bounds import CostBound
+from anaphora.daemon.money.cut_calls import stops_billing
 from anaphora.daemon.money.late_bills import LateBill
 from anaphora.daemon.money.ledger import OpenHold
 from anaphora.daemon.money.reported_usage import checked_cost
 from anaphora.daemon.money.settling import (
     AttemptCost,
+    FailedOutput,
     cost_of_failure,
     cost_of_reply,
     label_costs,
@@ -65,6 +70,11 @@ class CallBill:
     def disputed(self) -> bool:
         """The reported usage cannot be true."""
         return self._cost is not None and self._cost.kind == "disputed"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an attempt is held that has not been settled."""
+        return self._hold is not None
 
     async def hold(self, target: Target) -> None:
         """Holds the bound of an attempt, or raises `Denied`."""
@@ -167,9 +177,9 @@ class CallBill:
             self.unbilled += hold.hold.bound
             hold.settle_at_bound()
             return
-        price, surcharge = billed_rates(self._builder.facts, flight, partial)
+        facts = self._builder.facts
+        price, surcharge = billed_rates(facts, flight, partial)
         partial, hidden = self._own_part(flight, partial)
-        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
         cost = cost_of_failure(
             error,
             partial,
@@ -177,8 +187,8 @@ class CallBill:
             plan=prepared.plan,
             bound=hold.hold.bound,
             input_tokens=self.bound.input_tokens,
-            unseen_tokens=self.bound.output_tokens if unseen else 0,
-            answers=1 if self._builder.facts is None else self._builder.facts.n,
+            output=self._failed_output(flight, error, partial),
+            answers=1 if facts is None else facts.n,
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=surcharge,
         )
@@ -190,6 +200,23 @@ class CallBill:
             read_by_others=hidden,
             labels=self._labels(prepared, cost, None),
             model=booked_model(self._builder.facts, target, partial),
+        )
+
+    def _failed_output(
+        self, flight: InFlight, error: BaseException | None, partial: Reply | None
+    ) -> FailedOutput:
+        """What is known of the output of an attempt that was not answered in full."""
+        target, facts, most = flight.target, self._builder.facts, self.bound.output_tokens
+        unseen = 0
+        if thinks_unseen(target.endpoint.base_wire, target.profile, partial):
+            seconds = max(0.0, time.time() - flight.sent_at)
+            speed = fastest_tokens(target.endpoint.system, target.model)
+            unseen = most if isinstance(error, Upstream) else math.ceil(seconds * speed)
+        return FailedOutput(
+            most=most,
+            stops=stops_billing(target, stream=flight.stream),
+            unseen=unseen,
+            reads_again=facts is not None and bool(facts.server_tools or facts.remote_mcp),
         )
 
     def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:

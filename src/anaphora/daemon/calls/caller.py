@@ -29,6 +29,7 @@ from anaphora.client.turn import Caller, TurnRequest
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
+from anaphora.daemon.money.cut_calls import reads_on
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import (
@@ -38,7 +39,7 @@ from anaphora.daemon.money.stored_history import (
 )
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
-from anaphora.errors import Denied
+from anaphora.errors import Denied, Timeout
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
 
@@ -51,6 +52,7 @@ from .stream_usage import UsageFilter, WholeEvents
 
 if TYPE_CHECKING:
     from .keep_warm import PrefixRefresher
+    from .reading_on import WaitedCall
 
 ADAPTER = "daemon"
 
@@ -108,6 +110,12 @@ class DelegatedCall(Caller):
         """Of a stream, before the bill."""
         self._is_judged = False
         self._head: StreamHead | None = None
+        self._flight: InFlight | None = None
+        """Of the attempt under way."""
+        self._left: type[BaseException] | None = None
+        """Why the app does not wait any more."""
+        self.waited: WaitedCall | None = None
+        """The app that waits; None: there is none."""
         self.reply: AppReply | None = None
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
@@ -143,8 +151,9 @@ class DelegatedCall(Caller):
                         whole = UsageFilter() if hides else WholeEvents(self._head.wire)
                     if flight.reply is not None and self.reply is None:
                         self._respond(flight)
-                    yield self._app_piece(events, whole.feed(data))
-                if rest := whole.close():
+                    if self._left is None:
+                        yield self._app_piece(events, whole.feed(data))
+                if self._left is None and (rest := whole.close()):
                     yield self._app_piece((), rest)
         except BaseException as problem:
             self._failed(flight, problem)
@@ -154,6 +163,36 @@ class DelegatedCall(Caller):
                 self._refresher.ended(self._call.request_id)
             if self._grown:
                 await self._end_conversations()
+
+    # ── An app that has gone ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_left(self) -> bool:
+        return self._left is not None
+
+    def left(self, problem: BaseException) -> None:
+        """The app does not wait any more, and the answer is read on."""
+        self._left = Timeout if isinstance(problem, Timeout) else asyncio.CancelledError
+
+    def seconds_to_read_on(self) -> float:
+        """How long the answer of the attempt under way is read when the app has gone; 0: the
+        connection is closed. A response in the background is billed when it is fetched."""
+        flight, facts = self._flight, self._builder.facts
+        if flight is None or flight.reply is not None or not self._bill.is_open:
+            return 0.0
+        if facts is not None and facts.background:
+            return 0.0
+        if not reads_on(flight.target, stream=flight.stream):
+            return 0.0
+        total = flight.target.endpoint.config.timeouts.total
+        return max(0.0, flight.began + total - time.time())
+
+    def time_over(self) -> float:
+        if self.waited is None or self._timeout is None:
+            return 0.0
+        if not self.waited.leave(Timeout(round(self._timeout * 1000))):
+            return 0.0
+        return self.seconds_to_read_on()
 
     async def _end_conversations(self) -> None:
         reply = None if self.reply is None or self._bill.disputed else self.reply.reply
@@ -229,6 +268,8 @@ class DelegatedCall(Caller):
         record = flight.build_record(
             prepared, (*notices, *reply.notices), observed=bool(self._watchers)
         )
+        if self._left is not None:
+            record = flight.record = replace(record, error=self._left.__name__)
         self.reply = self._app_reply(flight, reply, record)
         flight.guarded("record_failed", None, self._tools.explain, self._call, self.reply)
         return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
@@ -263,6 +304,8 @@ class DelegatedCall(Caller):
         if isinstance(problem, Denied) and not self._sent and not flight.observed:
             self._refused = True
             self._tools.deny(self._call, problem)
+        if self._left is not None or isinstance(problem, GeneratorExit):
+            problem = Timeout(0) if self._left is Timeout else asyncio.CancelledError()
         super()._failed(flight, problem)
 
     def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
@@ -294,7 +337,7 @@ class DelegatedCall(Caller):
 
     async def begin(self, flight: InFlight) -> None:
         await self._bill.hold(flight.target)
-        self._sent = True
+        self._sent, self._flight = True, flight
         if flight.stream:
             self._is_judged = False
             # While the provider is waited for: its first byte goes on without that.

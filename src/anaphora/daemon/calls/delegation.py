@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+)
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anaphora.audit.log import AuditLog
@@ -42,7 +48,6 @@ from anaphora.errors import (
     InvalidRequest,
     NotGranted,
     StoreUnavailable,
-    Unauthenticated,
 )
 from anaphora.redaction import quoted
 from anaphora.tokens import Counts
@@ -52,10 +57,13 @@ from .conversations import CallMemory
 from .counting import provider_count
 from .explanations import BreakTexts, Explanations
 from .provider_news import ProviderNews
+from .reading_on import ReadOnCalls, WaitedCall
 from .requests import RequestBuilder, parse_request
 
 if TYPE_CHECKING:
     from .keep_warm import PrefixRefresher
+
+T = TypeVar("T")
 
 #: Sets of granted providers for which a chooser is kept.
 _MOST_CHOOSERS = 256
@@ -86,7 +94,7 @@ class CallService:
         self._clock = clock
         self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._running: dict[str, set[_Running]] = {}
+        self.read_on = ReadOnCalls()
         self._draining = False
         self._denials = DenialLog(audit, clock)
         self._explanations = Explanations(self.shared_state)
@@ -146,12 +154,6 @@ class CallService:
     def pool(self) -> ProviderPool:
         return self._pool
 
-    def revoke(self, token_id: str) -> None:
-        """Ends the running calls of a token."""
-        for running in list(self._running.get(token_id, ())):
-            running.end()
-        self.forget(token_id)
-
     def forget(self, token_id: str) -> None:
         """Refreshes nothing more that was called with a token."""
         if self._refresher is not None:
@@ -166,41 +168,18 @@ class CallService:
         self._denials.close()
         if self._refresher is not None:
             await self._refresher.close()
+        await self.read_on.close()
         await self._pool.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def complete(self, call: AppCall) -> AppReply:
         delegated = await self._delegated(call)
-        with _Running(self._running, call.app.token_id) as running:
-            try:
-                return await delegated.run()
-            except asyncio.CancelledError:
-                running.check()
-                raise
+        waited = WaitedCall(self.read_on, call.app.id, delegated)
+        return await waited.run(delegated.run())
 
     def stream(self, call: AppCall) -> DelegatedStream:
         return DelegatedStream(self, call)
-
-    async def _tracked(
-        self, call: AppCall, pieces: AsyncGenerator[StreamPiece, None]
-    ) -> AsyncGenerator[StreamPiece, None]:
-        """The pieces of a stream that ends when its token is revoked."""
-        with _Running(self._running, call.app.token_id) as running:
-            async with aclosing(pieces):
-                while True:
-                    running.check()
-                    running.task = asyncio.current_task()
-                    try:
-                        piece = await anext(pieces, None)
-                    except asyncio.CancelledError:
-                        running.check()
-                        raise
-                    finally:
-                        running.task = None
-                    if piece is None:
-                        return
-                    yield piece
 
     async def _delegated(self, call: AppCall) -> DelegatedCall:
         try:
@@ -377,43 +356,6 @@ class CallService:
         return lock
 
 
-class _Running:
-    """A call under way while the block runs. It ends when its token is revoked."""
-
-    __slots__ = ("_calls", "_revoked", "_token_id", "task")
-
-    def __init__(self, calls: dict[str, set[_Running]], token_id: str) -> None:
-        self._calls = calls
-        self._token_id = token_id
-        self.task = asyncio.current_task()
-        self._revoked = False
-
-    def __enter__(self) -> Self:
-        self._calls.setdefault(self._token_id, set()).add(self)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        calls = self._calls.get(self._token_id)
-        if calls is not None:
-            calls.discard(self)
-            if not calls:
-                del self._calls[self._token_id]
-
-    def end(self) -> None:
-        self._revoked = True
-        if self.task is not None:
-            self.task.cancel()
-
-    def check(self) -> None:
-        """Raises where the token was revoked; called between two waits, and instead of a
-        cancellation."""
-        if self._revoked:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                task.uncancel()
-            raise Unauthenticated("the token was revoked", status=401)
-
-
 class DelegatedStream:
     """The stream of one call: implements `values.AppStream`."""
 
@@ -423,7 +365,30 @@ class DelegatedStream:
         self._delegated: DelegatedCall | None = None
         self._pieces: AsyncGenerator[StreamPiece, None] | None = None
         self._first: StreamPiece | None = None
-        self._ended = False
+        self._waited: WaitedCall | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        waited = self._waited = WaitedCall(self._service.read_on, self._call.app.id)
+        return await waited.run(self._consumed(work, waited))
+
+    async def _consumed(self, work: Coroutine[Any, Any, T], waited: WaitedCall) -> T | None:
+        """What `work` makes of the stream. Where it ends before that because the app has gone, the
+        rest may have to be read nevertheless."""
+        try:
+            return await work
+        except BaseException as problem:
+            if not waited.leave(problem):
+                raise
+        finally:
+            if not waited.reads_on:
+                await self.aclose()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            task.uncancel()
+        if self._pieces is not None:
+            async for _ in self._pieces:
+                pass
+        return None
 
     async def head(self) -> StreamHead:
         if self._delegated is None:
@@ -434,21 +399,38 @@ class DelegatedStream:
         return head
 
     async def _start(self) -> None:
-        self._delegated = await self._service._delegated(self._call)
-        self._pieces = self._service._tracked(self._call, self._delegated.pieces())
-        self._first = await anext(self._pieces)
+        delegated = self._delegated = await self._service._delegated(self._call)
+        if self._waited is not None:
+            self._waited.takes(delegated)
+        self._pieces = delegated.pieces()
+        self._first = await self._next()
 
     def __aiter__(self) -> AsyncIterator[StreamPiece]:
         return self._iterate()
 
     async def _iterate(self) -> AsyncGenerator[StreamPiece, None]:
         await self.head()
-        assert self._pieces is not None
-        first, self._first = self._first, None
-        if first is not None:
-            yield first
-        async for piece in self._pieces:
+        piece, self._first = self._first, None
+        if piece is None:
+            piece = await self._next()
+        while piece is not None:
             yield piece
+            piece = await self._next()
+
+    async def _next(self) -> StreamPiece | None:
+        """None at the end."""
+        assert self._pieces is not None
+        waited = self._waited
+        if waited is None:
+            return await anext(self._pieces, None)
+        waited.reading = True
+        try:
+            piece = await anext(self._pieces, None)
+        finally:
+            waited.reading = False
+        if waited.is_left:
+            raise asyncio.CancelledError
+        return piece
 
     @property
     def reply(self) -> AppReply | None:

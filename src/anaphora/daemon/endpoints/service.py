@@ -16,6 +16,7 @@ from anaphora.daemon.values import (
     App,
     AppCall,
     AppReply,
+    AppStream,
     Delegation,
     StreamHead,
     WireRequest,
@@ -222,8 +223,19 @@ class Endpoints:
         body: JsonBody,
         notices: tuple[Notice, ...],
     ) -> None:
-        as_list = route.wire == "gemini" and not _wants_sse(exchange)
         stream = self._delegation.stream(call)
+        await stream.run(self._write_stream(stream, exchange, route, call, body, notices))
+
+    async def _write_stream(
+        self,
+        stream: AppStream,
+        exchange: HttpExchange,
+        route: Route,
+        call: AppCall,
+        body: JsonBody,
+        notices: tuple[Notice, ...],
+    ) -> None:
+        as_list = route.wire == "gemini" and not _wants_sse(exchange)
         begun: StreamHead | None = None
         try:
             head = await stream.head()
@@ -244,8 +256,8 @@ class Endpoints:
                 stream.reply.notices += await self._keep(call, body, stream.reply)
             await exchange.write(out.finish(stream.reply))
         finally:
-            await stream.aclose()
             if begun is not None and stream.reply is None:
+                await stream.aclose()
                 await self._keep_begun(call, begun)  # with what its bill is computed from
 
     async def _keep(self, call: AppCall, body: JsonBody, reply: AppReply) -> tuple[Notice, ...]:

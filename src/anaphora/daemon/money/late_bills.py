@@ -30,6 +30,7 @@ from .ledger import Ledger, OpenHold
 from .reported_usage import checked_cost
 from .settling import (
     AttemptCost,
+    FailedOutput,
     cost_of_failure,
     cost_of_reply,
     label_costs,
@@ -187,6 +188,8 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         target, most = self.target, self.most
         if fetched.canceled and fetched.began is False and not fetched.reply.message.parts:
             return AttemptCost(nano_usd=0, kind="free")
+        if not fetched.failed and not fetched.reply.message.parts:
+            return AttemptCost(nano_usd=self.hold.hold.bound, kind="bound")
         unseen = thinks_unseen(target.endpoint.base_wire, target.profile, fetched.reply)
         return cost_of_failure(
             Upstream("the response failed", status=500) if fetched.failed else None,
@@ -195,7 +198,11 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             plan=self.plan,
             bound=self.hold.hold.bound,
             input_tokens=most.input_tokens,
-            unseen_tokens=most.output_tokens if unseen else 0,
+            output=FailedOutput(
+                most=most.output_tokens,
+                stops=True,
+                unseen=most.output_tokens if unseen else 0,
+            ),
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=surcharge,
         )

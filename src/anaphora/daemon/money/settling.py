@@ -15,7 +15,7 @@ from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.store import Settled
-from anaphora.errors import Transport, Upstream
+from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 
@@ -23,6 +23,10 @@ from .surcharges import NO_SURCHARGE, Surcharge
 
 #: Block labels of one settlement; the smallest ones become those of their section.
 _MOST_LABELS = 16
+
+
+#: Of output that was cut: a fifth and so many tokens more than arrived.
+_MORE_OUTPUT, _MORE_TOKENS = 1.2, 64
 
 
 class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,19 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     usd: Decimal | None = None
     """By the bill."""
+
+
+class FailedOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of an attempt that was sent and not answered in full."""
+
+    most: int
+    """Tokens that it can have."""
+    stops: bool
+    """The provider stops generating and billing when the connection is closed."""
+    unseen: int = 0
+    """Tokens that may be billed and are not shown."""
+    reads_again: bool = False
+    """Server tools may run: after each call the model reads the prompt again."""
 
 
 def nano_usd_up(amount: Decimal) -> int:
@@ -68,37 +85,61 @@ def cost_of_failure(
     plan: Plan,
     bound: int,
     input_tokens: int,
-    unseen_tokens: int = 0,
+    output: FailedOutput,
     answers: int = 1,
     bytes_per_token: float,
     surcharge: Surcharge | None = NO_SURCHARGE,
 ) -> AttemptCost:
-    """The cost of an attempt that was sent and not answered in full. `input_tokens` is the most
-    that its prompt can have; `unseen_tokens` the most that its output can have, where a part of it
-    is not shown; `answers` is how many were asked for, of which `partial` is the first."""
+    """The cost of an attempt that was sent and not answered in full: its input as reported, or at
+    most `input_tokens`; its output as `_failed_output` says. `answers` is how many were asked for,
+    of which `partial` is the first."""
     received = 0 if partial is None else answers * _received(partial, bytes_per_token)
     usage = Usage() if partial is None else partial.usage
     if not received and isinstance(error, Upstream):
         return AttemptCost(nano_usd=0, kind="free")
     if isinstance(error, Transport) and error.phase == "connect":
         return AttemptCost(nano_usd=0, kind="free")
-    if partial is None or (not received and usage.input is None):
-        return AttemptCost(nano_usd=bound, kind="bound")
+    ended_by_provider = isinstance(error, Upstream)
+    all_billed = not output.stops and not ended_by_provider
+    if all_billed and (partial is None or usage.input is None or output.reads_again):
+        known = Usage(uncached=usage.input or input_tokens, output=output.most)
+        kind: Settled = "bound" if partial is None and not _is_cut(error) else "estimated"
+        return AttemptCost(nano_usd=bound, kind=kind, usage=known)
     if price is None:
         return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
-    output = max(usage.output or 0, received, unseen_tokens)
-    if usage.input is not None:
+    tokens = _failed_output(usage, received, output, ended_by_provider)
+    if partial is not None and usage.input is not None:
         again = _read_again(partial)
-        known = replace(usage, uncached=(usage.uncached or 0) + again, output=output)
+        known = replace(usage, uncached=(usage.uncached or 0) + again, output=tokens)
         cost = cost_of(known, price, plan)
     else:
-        known = Usage(uncached=input_tokens, output=output)
+        known = Usage(uncached=input_tokens, output=tokens)
         cost = _dearest(known, price)
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=known)
     cost = (surcharge or NO_SURCHARGE).applied(cost)
     # Without a bill, it is never more than was held.
     return AttemptCost(nano_usd=min(bound, nano_usd_up(cost)), kind="estimated", usage=known)
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    """Whether the attempt was ended here, and not by the provider or the connection."""
+    return isinstance(error, Timeout) or not isinstance(error, AnaphoraError)
+
+
+def _failed_output(
+    usage: Usage, received: int, output: FailedOutput, ended_by_provider: bool
+) -> int:
+    """Tokens of output that are charged. A provider that ended the answer itself bills what it
+    wrote. One that goes on bills all; one that stops a little more than arrived, and thinking that
+    is not shown."""
+    reported = usage.output or 0
+    if ended_by_provider:
+        return max(reported, received, output.unseen)
+    if not output.stops:
+        return max(reported, output.most)
+    more = math.ceil(received * _MORE_OUTPUT) + _MORE_TOKENS + output.unseen
+    return max(reported, min(more, output.most))
 
 
 def _dearest(usage: Usage, price: Price) -> Decimal | None:
@@ -119,6 +160,8 @@ def _received(partial: Reply, bytes_per_token: float) -> int:
             size += len(part.text.encode(errors="replace"))
         elif isinstance(part, ToolCall):
             size += len(part.name) + len(part.arguments.encode(errors="replace"))
+        elif isinstance(part, Opaque) and not part.kind.endswith("_tool_result"):
+            size += len(part.json.encode(errors="replace"))
         else:
             size += 1
     return math.ceil(size / bytes_per_token)
@@ -136,15 +179,14 @@ def _read_again(partial: Reply) -> int:
 def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
     """Whether a reply that broke off may be billed for thinking that did not arrive: Anthropic and
     Responses show a summary, the others nothing, or all of it as text."""
-    if partial is None:
-        return False
-    shown = any(isinstance(part, Thinking) for part in partial.message.parts)
+    parts = () if partial is None else partial.message.parts
+    shown = any(isinstance(part, Thinking) for part in parts)
     if wire == "anthropic":
         return shown
     if wire == "openai_chat" and shown:
         return False
     reasons = profile.capabilities is None or profile.can("reasoning")
-    return reasons and wire != "ollama" and partial.usage.reasoning is None
+    return reasons and wire != "ollama" and (partial is None or partial.usage.reasoning is None)
 
 
 def label_costs(

@@ -11,7 +11,7 @@ from anaphora import __version__
 from anaphora.client.failures import event_error
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
-from anaphora.daemon.values import App, AppCall, Delegation
+from anaphora.daemon.values import App, AppCall, AppStream, Delegation
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
@@ -202,20 +202,21 @@ async def complete(context: MethodContext, params: CompleteParams) -> CompleteRe
 
 async def _stream(context: MethodContext, call: AppCall) -> CompleteResult:
     stream = context.delegation.stream(call)
+    return await stream.run(_write_deltas(context, stream))
+
+
+async def _write_deltas(context: MethodContext, stream: AppStream) -> CompleteResult:
     deltas = DeltaWriter(context.id)
     failure: ReplyFail | None = None
-    try:
-        await stream.head()
-        async for piece in stream:
-            if lines := deltas.lines(piece.events):
-                await context.notify(lines)
-            if piece.events and isinstance(piece.events[-1], ReplyFail):
-                failure = piece.events[-1]
-        if stream.reply is None:
-            raise event_error(failure) if failure else Transport("the stream broke", phase="body")
-        return result_of(stream.reply, context.ignored_notices())
-    finally:
-        await stream.aclose()
+    await stream.head()
+    async for piece in stream:
+        if lines := deltas.lines(piece.events):
+            await context.notify(lines)
+        if piece.events and isinstance(piece.events[-1], ReplyFail):
+            failure = piece.events[-1]
+    if stream.reply is None:
+        raise event_error(failure) if failure else Transport("the stream broke", phase="body")
+    return result_of(stream.reply, context.ignored_notices())
 
 
 async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:

@@ -1,0 +1,191 @@
+"""Calls that end for their app before the bill has come: it has disconnected or cancelled, its time
+is over, or its token was revoked.
+
+The app is let go at once. Where the provider goes on and bills, the answer is read on to its usage
+with the hold open; elsewhere the connection is closed. So each call runs in a task of its own, and
+its app waits for that:
+
+    an app's request ── WaitedCall.run ──▶ the task of the call
+                     ◀── the result; or the app leaves, and the task goes on in `ReadOnCalls`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from anaphora.client.failures import log
+from anaphora.daemon.access.rates import CallSlots
+from anaphora.errors import AnaphoraError
+
+from .caller import DelegatedCall
+
+T = TypeVar("T")
+
+MOST_READ_ON = 16
+"""Calls of an app that are read on at the same time."""
+
+_log = logging.getLogger("anaphora.daemon")
+
+
+class ReadOnCalls:
+    """The calls whose answers are read on without their apps."""
+
+    def __init__(self) -> None:
+        self.slots: CallSlots | None = None
+        """Where they count as running calls."""
+        self._counts: Counter[str] = Counter()
+        self._reading: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    @property
+    def count(self) -> int:
+        return self._counts.total()
+
+    @property
+    def by_app(self) -> Mapping[str, int]:
+        return self._counts
+
+    def takes(self, app: str) -> bool:
+        """Whether another call of an app can be read on."""
+        return not self._stopped and self._counts[app] < MOST_READ_ON
+
+    def add(self, app: str, task: asyncio.Task[Any], seconds: float) -> None:
+        """Reads a call on, for at most so many seconds."""
+        release = None if self.slots is None else self.slots.keep(app)
+        timer = asyncio.get_running_loop().call_later(seconds, task.cancel)
+        self._counts[app] += 1
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            timer.cancel()
+            self._reading.discard(task)
+            self._counts[app] -= 1
+            if not self._counts[app]:
+                del self._counts[app]
+            if release is not None:
+                release()
+
+        self._reading.add(task)
+        task.add_done_callback(ended)
+
+    def cut(self, task: asyncio.Task[Any]) -> None:
+        """Closes the connection of a call to its provider."""
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        task.cancel()
+
+    def stop(self) -> None:
+        """Ends what is read on, and reads on no more: it is charged without its bill."""
+        self._stopped = True
+        if self.count:
+            _log.warning("%d calls are no longer read on; charged without their bills", self.count)
+        for task in self._reading:
+            task.cancel()
+
+    async def close(self) -> None:
+        """The same; returns when all are settled."""
+        self.stop()
+        while tasks := self._reading | self._closing:
+            await asyncio.wait(tasks)
+
+
+class WaitedCall:
+    """One call in a task of its own, and the app that waits for it."""
+
+    def __init__(
+        self, calls: ReadOnCalls, app: str, delegated: DelegatedCall | None = None
+    ) -> None:
+        self._calls = calls
+        self._app = app
+        self._delegated: DelegatedCall | None = None
+        """None until the call has passed the checks."""
+        if delegated is not None:
+            self.takes(delegated)
+        self.reading = delegated is not None
+        """The task waits for the provider, and not for the app."""
+        self.is_left = self.reads_on = False
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
+
+    def takes(self, delegated: DelegatedCall) -> None:
+        """The call that the app waits for."""
+        self._delegated, delegated.waited = delegated, self
+
+    async def run(self, work: Coroutine[Any, Any, T | None]) -> T:
+        """The result of `work`, as long as the app waits for it."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting = loop.create_future()
+        self._task = loop.create_task(self._drive(work))
+        try:
+            result: T = await waiting
+            return result
+        except asyncio.CancelledError as problem:
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # retrieved: the app has gone in the same moment
+            self._leave(problem)
+            raise
+        finally:
+            self._waiting = self._task = None
+            del waiting  # it may hold an error, whose traceback holds this frame
+
+    async def _drive(self, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            result = await work
+        except BaseException as problem:
+            self._fail(problem)
+        else:
+            if (waiting := self._waiting) is not None and not waiting.done():
+                waiting.set_result(result)
+        finally:
+            if (delegated := self._delegated) is not None:
+                delegated.waited = self._delegated = None
+
+    def _fail(self, problem: BaseException) -> None:
+        if not isinstance(problem, Exception | asyncio.CancelledError):
+            raise problem
+        if not self.is_left:
+            self._tell(problem)
+        elif not isinstance(problem, AnaphoraError | asyncio.CancelledError):
+            # What becomes of the call is in the ledger and in the audit log.
+            log(logging.ERROR, f"{type(problem).__name__} after the app had gone", problem)
+
+    def _tell(self, problem: BaseException) -> None:
+        """Lets the app go with an error."""
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            return
+        if isinstance(problem, asyncio.CancelledError):
+            waiting.cancel()
+        else:
+            waiting.set_exception(problem)
+
+    def _leave(self, problem: BaseException) -> None:
+        """The app has gone."""
+        task = self._task
+        if task is None or task.done() or self.is_left:
+            return
+        if not self.leave(problem):
+            self.is_left = True
+            self._calls.cut(task)
+        elif not self.reading:
+            task.cancel()  # it waits for the app
+
+    def leave(self, problem: BaseException) -> bool:
+        """Whether the answer is read on. Then the app gets the error now."""
+        if self.is_left:
+            return self.reads_on
+        delegated, task = self._delegated, self._task
+        if delegated is None or task is None or not self._calls.takes(self._app):
+            return False
+        seconds = delegated.seconds_to_read_on()
+        if not seconds:
+            return False
+        self.is_left = self.reads_on = True
+        delegated.left(problem)
+        self._tell(problem)
+        self._calls.add(self._app, task, seconds)
+        return True
