@@ -227,6 +227,8 @@ class RequestBuilder:
         if call is None:
             call = self._parsed = self._parse()
         grant, params, request = self._call.app.grant.llm, call.params, self._call.request
+        if request is not None:
+            call = wire.host_marks(call, request.wire, target.endpoint.base_wire)
         adapted = AdaptedParams(target, None if request is None else request.wire)
         adapted.adapt(params, self._default_limit(target))
         changes, notices = adapted.changes, adapted.notices

@@ -33,7 +33,13 @@ from anaphora.values import (
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
-from .headers import notices_text, own_headers, returned_headers, verdict_text
+from .headers import (
+    notices_text,
+    own_headers,
+    provider_request_id,
+    returned_headers,
+    verdict_text,
+)
 from .part_order import BlockNumbers, PartOrder
 
 _JSON = "application/json"
@@ -77,6 +83,7 @@ def write_reply(
         notices=notices + reply.notices,
         verdict=reply.verdict,
         cost_usd=reply.cost_usd,
+        provider_request_id=provider_request_id(reply.headers),
     )
     return headers, body
 
@@ -94,6 +101,7 @@ def stream_headers(
         provider=head.provider,
         notices=notices + head.notices,
         verdict=head.verdict,
+        provider_request_id=provider_request_id(head.headers),
     )
 
 
