@@ -48,6 +48,7 @@ Messages contain no keys, prompt text or reply text.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
@@ -168,6 +169,13 @@ class Timeout(AnaphoraError):
 class Upstream(AnaphoraError):
     """The provider responded with an error; its structured fields are kept."""
 
+    wire: str = ""
+    """The provider's wire; empty where the error is not a provider's."""
+    details: dict[str, Any] | None = None
+    """The fields of its error object that callers of the same wire may see, as they came."""
+    own_host: str = ""
+    """The provider's host, where it is one of the user's own."""
+
     def __init__(
         self,
         message: str,
@@ -184,6 +192,14 @@ class Upstream(AnaphoraError):
         self.param = param
         self.request_id = request_id
         self.retry_after = retry_after
+
+    def restated(self, message: str) -> Self:
+        """The same error with another message."""
+        other = copy.copy(self)
+        other.args = (message,)
+        if other.details is not None:
+            other.details = {**other.details, "message": message}
+        return other
 
 
 class RateLimited(Upstream):

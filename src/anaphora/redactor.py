@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from .errors import AnaphoraError
 from .redaction import is_placeholder
@@ -48,8 +49,18 @@ class Redactor:
         for name, value in vars(error).items():
             if isinstance(value, str):
                 setattr(error, name, self(value))
-            elif name == "__notes__":
-                setattr(error, name, [self(note) for note in value])
+            elif name in ("__notes__", "details"):
+                setattr(error, name, self.inside(value))
+
+    def inside(self, value: Any) -> Any:
+        """A JSON value with the secrets replaced in its texts."""
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, list):
+            return [self.inside(each) for each in value]
+        if isinstance(value, dict):
+            return {self(name): self.inside(each) for name, each in value.items()}
+        return value
 
     def _without_part(self, token: re.Match[str]) -> str:
         """Replaces a token that is a part of a secret: sk-ant-***9aF, sk-ant-api03-…"""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,75 +10,29 @@ import anthropic
 import openai
 import pytest
 from google.genai import errors as genai_errors
-from support.daemon import GRANT, KEY, TestedDaemon, llm_yaml, running_daemon
+from support.daemon import KEY, TestedDaemon
 from support.daemon_sdks import sdk_client
-from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
+from support.failing_provider import FailingProvider, failing_daemon
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
 
-class FailingProvider:
-    """Sends the bytes that a test sets, and closes the connection."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.later: tuple[bytes, ...] = ()
-        self.hangs = False
-        self.closed = threading.Event()
-        """The daemon has closed the connection of a provider that hangs."""
-
-    def __call__(self, connection: UpstreamConnection) -> None:
-        if connection.read_request():
-            connection.send(self.data)
-            for piece in self.later:
-                time.sleep(0.02)
-                connection.send(piece)
-            if self.hangs:
-                connection.wait_closed()
-                self.closed.set()
-
-    def fail(self, status: int, body: Any, *headers: str) -> None:
-        self.later = ()
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} x", f"content-length: {len(data)}", *headers]
-        self.data = "\r\n".join([*lines, "", ""]).encode() + data
-
-    def stream_pieces(self, first: str, *later: str) -> None:
-        """Pieces that arrive one after the other."""
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-        self.data = f"{head}{first}".encode()
-        self.later = tuple(each.encode() for each in later)
-
-    def stream(self, *events: Any) -> None:
-        self.later = ()
-        lines = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        # Longer than what is sent: the connection breaks.
-        self.data = f"{head}content-length: 9999\r\n\r\n{lines}".encode()
+@pytest.fixture(scope="module")
+def failing(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[TestedDaemon, FailingProvider]]:
+    with failing_daemon(tmp_path_factory.mktemp("daemon")) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
-def provider() -> FailingProvider:
-    return FailingProvider()
+def daemon(failing: tuple[TestedDaemon, FailingProvider]) -> TestedDaemon:
+    return failing[0]
 
 
 @pytest.fixture(scope="module")
-def upstream(provider: FailingProvider) -> Iterator[SocketUpstream]:
-    with socket_upstream(provider) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def daemon(
-    upstream: SocketUpstream, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TestedDaemon]:
-    llm = llm_yaml(upstream.url)
-    for one in llm["providers"].values():
-        one["retry"] = {"max_attempts": 1}
-        one["breaker"] = {"failures": 1_000}
-    folder = tmp_path_factory.mktemp("daemon")
-    with running_daemon(folder, upstream, extensions={"demo": GRANT}, llm=llm) as tested:
-        yield tested
+def provider(failing: tuple[TestedDaemon, FailingProvider]) -> FailingProvider:
+    return failing[1]
 
 
 ASK: dict[str, Any] = {
@@ -312,14 +264,14 @@ def test_a_prompt_that_is_too_long_is_known_to_clients_of_every_wire(
 
 
 def test_errors_do_not_name_the_providers_address(
-    daemon: TestedDaemon, provider: FailingProvider, upstream: SocketUpstream
+    daemon: TestedDaemon, provider: FailingProvider
 ) -> None:
     provider.stream(START, BLOCK, DELTA)
     with daemon.client() as http:
         for streamed in (False, True):
             response = http.post("/v1/messages", json={**ASK, "stream": streamed})
             assert "broke off" in response.text
-            assert upstream.url.partition("//")[2] not in response.text
+            assert provider.url.partition("//")[2] not in response.text
 
 
 def test_errors_of_other_wires_have_a_type_of_anthropic(

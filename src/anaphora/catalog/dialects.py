@@ -262,6 +262,11 @@ class Dialects(msgspec.Struct, frozen=True):
         # Routers serve several providers at one host, each under its own path.
         return next((row for row in found if row.path and row.path == path), *found[:1] or (None,))
 
+    def is_public(self, host: str) -> bool:
+        """Whether every user of a provider calls this host: it names no account and no server of
+        the user's own."""
+        return host != "localhost" and any(host in row.hosts for row in self.rows)
+
     def provider_named(self, name: str, known: Container[str]) -> str | None:
         """The catalog's name of a provider, which may be given by an alias or by its host."""
         low = name.lower()

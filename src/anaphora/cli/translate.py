@@ -74,6 +74,7 @@ def command(
     if max_tokens is not None and call.params.max_tokens is None:
         call = replace(call, params=replace(call.params, max_tokens=max_tokens))
     provider, codec = wire.provider_of(target), wire.get(target)
+    call = wire.host_marks(call, detected.name, target)
     if not call.model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
     rendered = codec.render(call, catalog.profile(provider, call.model))

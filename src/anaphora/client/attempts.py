@@ -17,6 +17,7 @@ from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
+from anaphora.wire.errors import request_id_in
 
 from .config.secrets import SecretHeaders
 from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
@@ -44,9 +45,6 @@ _FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
-
-#: Headers in which providers name a request.
-REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 
 class Attempts(AttemptFailures):
@@ -267,10 +265,8 @@ class Attempts(AttemptFailures):
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
         headers, endpoint = flight.headers, flight.target.endpoint
-        for name in REQUEST_IDS:
-            if name in headers:
-                flight.request_id = endpoint.redactor(headers[name])
-                break
+        if (request_id := request_id_in(headers)) is not None:
+            flight.request_id = endpoint.redactor(request_id)
         now = monotonic()
         self._over(None, now, flight.request_id)
         breaker = endpoint.breaker
@@ -306,6 +302,11 @@ class Attempts(AttemptFailures):
         """Adds the attempt that ended to those of the call."""
         flight, answer = self._flight, self._answer
         target = flight.target
+        if request_id is None:
+            request_id = getattr(error, "request_id", None)
+        if request_id is None and answer is not None:
+            found = request_id_in(answer.headers)
+            request_id = None if found is None else target.endpoint.redactor(found)
         attempt = Attempt(
             provider=target.endpoint.id,
             model=target.model,
@@ -313,7 +314,7 @@ class Attempts(AttemptFailures):
             seconds=now - (self._sent or now),
             queued=self._queued,
             status=answer.status if answer is not None else None,
-            request_id=request_id or getattr(error, "request_id", None),
+            request_id=request_id,
             error=None if error is None else type(error).__name__,
             reason="" if error is None else target.endpoint.redactor(str(error)),
         )

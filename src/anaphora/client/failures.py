@@ -21,10 +21,12 @@ from collections.abc import Iterable
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
 from anaphora import errors
+from anaphora.catalog import dialects
 from anaphora.errors import (
     AnaphoraError,
     Denied,
@@ -89,10 +91,20 @@ _NOT_THERE = (301, 302, 303, 307, 308, 404, 405)
 def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
     now = datetime.datetime.now(datetime.UTC)
     error = endpoint.wire.read_error(answer.status, answer.headers, data, now)
+    name_origin(error, endpoint.base_wire, endpoint.base_url)
     if answer.status in _NOT_THERE and NO_ERROR_OBJECT in str(error):
         # Without the address, which apps of a daemon must not see.
         error.args = (f"{error}; is the base_url of {endpoint.id} right?",)
     return error
+
+
+def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
+    """Notes whose error it is: what callers of another wire, and apps of a daemon, may see of it
+    depends on that."""
+    if isinstance(error, Upstream):
+        error.wire = wire
+        host = urlsplit(base_url).hostname or ""
+        error.own_host = "" if dialects().is_public(host) else host
 
 
 def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
@@ -115,7 +127,7 @@ def event_error(event: ReplyFail) -> AnaphoraError:
     """The error of a stream's last event, as a response that is not streamed would raise it."""
     kind = getattr(errors, event.error, errors.Upstream)
     if issubclass(kind, errors.Upstream):
-        return kind(event.message, code=event.code)
+        return kind(event.message, code=event.code, status=event.status)
     if kind is errors.Parse:
         return errors.Parse(event.message)
     return errors.Transport(event.message, phase="body")
@@ -126,6 +138,7 @@ def stream_error(
 ) -> AnaphoraError:
     """The same with the partial reply. `head`: the body, where no event has reached the caller."""
     error = event_error(event)
+    name_origin(error, endpoint.base_wire, endpoint.base_url)
     if head is not None and isinstance(error, Parse | errors.Transport):
         data = bytes(head)
         error = body_error(endpoint, answer, data) or _page_error(endpoint, data) or error

@@ -174,7 +174,9 @@ class InFlight:
         if self.record is not None:
             record = self.record if self.judgement is None else self.judgement(self.record)
             return msgspec.structs.replace(record, error=name)
-        return self._basic_record(attempts=tuple(self.attempts), error=name)
+        request_id = next((a.request_id for a in reversed(self.attempts) if a.request_id), None)
+        attempts = tuple(self.attempts)
+        return self._basic_record(attempts=attempts, request_id=request_id, error=name)
 
     def _basic_record(self, **fields: Any) -> Record:
         target = self.target

@@ -9,9 +9,9 @@ from blake3 import blake3
 from anaphora.audit.call_rows import usage_row
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code, nano_usd
 from anaphora.audit.log import AuditLog
-from anaphora.client.attempts import REQUEST_IDS
 from anaphora.client.observe.export import block_label, label, word
 from anaphora.values import Usage
+from anaphora.wire.errors import request_id_in
 
 from .exchange import RelayedCall
 from .judged_call import OUTCOMES, JudgedCall
@@ -56,8 +56,7 @@ def row_of_call(
     """The row of a call that was judged. No text of the call reaches it."""
     verdict, usage = judged.verdict, judged.usage or Usage()
     change = judged.change if judged.broke else None
-    headers = dict(call.response_headers)
-    request_id = next((headers[name] for name in REQUEST_IDS if name in headers), None)
+    request_id = request_id_in(dict(call.response_headers))
     return AuditEnvelope(
         at=round(judged.at, 6),
         adapter="proxy",

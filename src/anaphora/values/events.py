@@ -101,6 +101,8 @@ class ReplyFail(_Event, tag="reply-fail", frozen=True):
     message: str
     code: str | None = None
     partial: Reply | None = None
+    status: int | None = None
+    """The status that the provider names in a stream that began well."""
 
 
 Delta: TypeAlias = TextDelta | ThinkingDelta | RefusalDelta | ToolArgumentsDelta | OpaqueDelta

@@ -136,6 +136,17 @@ def codec_for(dialect: Dialect) -> Wire:
     return DialectCodec(import_module(f"anaphora.wire.{dialect.wire}"), dialect)
 
 
+def host_marks(call: Call, origin: str, target: str) -> Call:
+    """A call for another wire than that of its request. Chat itself has no markers, so that those
+    of gateways are unknown fields to it: here they become the caller's marks. `origin` and `target`
+    are wires or dialects."""
+    if base_of(origin) != "openai_chat" or base_of(target) == "openai_chat":
+        return call
+    from .dialect.requests import host_marks as marked
+
+    return marked(call)
+
+
 def dialect_of(name: str) -> Dialect:
     """The dialect of a name like `deepseek` or `deepseek/anthropic`."""
     from anaphora.catalog import dialects
@@ -178,6 +189,11 @@ def splice(
 def provider_of(name: str) -> str:
     """The provider of a wire or dialect."""
     return PROVIDERS[name] if name in PROVIDERS else dialect_of(name).provider
+
+
+def base_of(name: str) -> str:
+    """The wire of a wire or dialect."""
+    return name if name in WIRES else dialect_of(name).wire
 
 
 def features(name: str) -> WireFeatures:

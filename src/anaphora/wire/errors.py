@@ -20,6 +20,7 @@ from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
+from .error_details import inner_message, shown_fields
 from .ratelimits import read_limits
 from .reading import DECODE_ERRORS
 
@@ -37,6 +38,9 @@ BY_STATUS: dict[int, type[Upstream]] = {
     429: errors.RateLimited,
     529: errors.Overloaded,
 }
+
+#: Headers of responses with the provider's id of the request.
+REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 #: Ends the message of an error whose body has none.
 NO_ERROR_OBJECT = "without an error object"
@@ -158,8 +162,13 @@ def read_response(
         # A proxy's page or an empty body: only the status is known.
         kind = error_class(status, None, by_code)
         error = kind(f"HTTP {status} {NO_ERROR_OBJECT}", status=status)
-    error.request_id = headers.get("request-id") or headers.get("x-request-id") or error.request_id
+    error.request_id = request_id_in(headers) or error.request_id
     return with_retry_hints(error, headers, now)
+
+
+def request_id_in(headers: Mapping[str, str]) -> str | None:
+    """The provider's id of a request, from the headers of its response."""
+    return next((headers[name] for name in REQUEST_IDS if headers.get(name)), None)
 
 
 def with_retry_hints(
@@ -246,6 +255,7 @@ class ErrorObject(msgspec.Struct, frozen=True):
     param: Any = None
     code: Any = None
     status_code: Any = None
+    metadata: Any = None
 
 
 class _FieldProblem(msgspec.Struct, frozen=True):
@@ -263,8 +273,18 @@ _decode_error = msgspec.json.Decoder(ErrorObject | str).decode
 
 
 def _read(body: bytes, status: int) -> Upstream | None:
-    error = _find_error_object(body)
-    return None if error is None else from_object(error, status)
+    found = _find_error_object(body)
+    if found is None:
+        return None
+    error = from_object(found, status)
+    error.details = _details(body)
+    return error
+
+
+def _details(body: bytes) -> dict[str, Any] | None:
+    """What may be shown of the error object in a body."""
+    whole = msgspec.json.decode(body)
+    return shown_fields("openai", whole.get("error")) if isinstance(whole, dict) else None
 
 
 read_error = partial(read_response, _read, _BY_CODE)
@@ -280,7 +300,11 @@ def from_object(error: ErrorObject, status: int) -> Upstream:
     if known is None and status < 400 and error_type != "invalid_request_error":
         known = "server_error"  # the request was accepted and failed later
     message = _text(error.message)
-    return overflow_class(error_class(status, known, _BY_CODE), message)(
+    inner = inner_message({"message": message, "metadata": error.metadata})
+    if inner is not None and inner not in (message or ""):
+        message = f"{message}: {inner}" if message else inner
+    kind = overflow_class(error_class(status, known, _BY_CODE), inner)
+    return overflow_class(kind, message)(
         message or error_type or code or "an error without a message",
         status=status,
         code=code or error_type,
@@ -302,6 +326,11 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     status, kind, code = _WRITTEN.get(type(error), (500, "server_error", None))
     if error.status is not None and error.status >= 400:
         status = error.status
+    if error.details is not None:
+        fields = {"message": str(error), **error.details}
+        if type(error) is errors.ContextOverflow and fields.get("code") is None:
+            fields["code"] = code  # clients look for it
+        return status, error_headers(error), dumps({"error": fields})
     # The error's own code is used where the class is the same with it.
     as_read = error_class(status, _known(error.code, kind), _BY_CODE)
     if error.code and overflow_class(as_read, str(error)) is type(error):

@@ -224,6 +224,8 @@ def _in_extras(call: Call, field: str) -> bool:
 
 #: The extras that hold a `SystemPlace`.
 SYSTEM_KEY = "openai.system"
+#: The extras of the system prompt's first block that hold fields of its message beside the content.
+MESSAGE_KEY = "openai_chat.message"
 
 
 class SystemPlace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -276,6 +278,14 @@ def system_blocks(texts: Sequence[Text]) -> tuple[PromptBlock, ...]:
         PromptBlock(f"system{index}", text.text, extras=text.extras)
         for index, text in enumerate(texts)
     )
+
+
+def message_members(blocks: Iterable[PromptBlock]) -> Members:
+    """The fields beside the content of the message that the system prompt was read from."""
+    for block in blocks:
+        if block.extras is not None and MESSAGE_KEY in block.extras:
+            return object_members(block.extras[MESSAGE_KEY].encode(), "extras", request_error)
+    return {}
 
 
 class SystemRoles(msgspec.Struct, frozen=True):

@@ -301,13 +301,14 @@ def fields_in_parts(parts: Iterable[Part], wires: tuple[str, ...], kind: str) ->
 #
 # They are left out, with a notice. Extras are named after their wire. A name with a dot
 # (`openai.system`) records a form of the wire without any content, except for the fields of a
-# Responses item. Ids, states and empty values give no notice.
+# Responses item and of a system message of Chat. Ids, states and empty values give no notice.
 
 #: Ids, states and positions that providers add to their output.
 _BOOKKEEPING: dict[str, frozenset[str]] = {
     "openai_responses": frozenset({"id", "status"}),
     "openai_responses.item": frozenset({"id", "status", "phase"}),
     "openai_chat": frozenset({"index"}),
+    "openai_chat.message": frozenset(),
 }
 
 _EMPTY = (b"null", b"[]")

@@ -198,9 +198,9 @@ class ReplyBuilder:
             except (AnaphoraError, *DECODE_ERRORS):
                 continue  # the part that failed
         self.ended = True
-        code = error.code if isinstance(error, Upstream) else None
-        name = type(error).__name__
-        events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
+        code, status = (error.code, error.status) if isinstance(error, Upstream) else (None, None)
+        name, partial = type(error).__name__, self.reply()
+        events.append(ReplyFail(name, str(error), code=code, partial=partial, status=status))
         return events
 
     def reply(self) -> Reply:

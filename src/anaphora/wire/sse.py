@@ -2,7 +2,7 @@
 
 Any line ending, a byte order mark, comments, data over several lines. A line or an event beyond
 the bound is an error, not a memory leak. Event names are left out: every wire names its events in
-their data as well.
+their data as well. An `error:` line, which is llama.cpp's, is an event with an error object.
 
 Some gateways answer a stream request with one JSON body. No event begins with a bracket, so bytes
 that do are collected in `body` and yield no events.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from anaphora.canonical import string
 from anaphora.errors import Parse
 from anaphora.wire.surrogates import find_surrogate, replace_lone_surrogates
 
@@ -101,6 +102,8 @@ class EventDecoder:
             field, _, value = line.partition(b":")
             if field == b"data":
                 self._keep(value.removeprefix(b" "), self._lines)
+            elif field == b"error":
+                events.append(_error_event(value.strip()))
             elif not line and self._lines:
                 events.append(b"\n".join(self._lines))
                 self._size -= sum(map(len, self._lines))
@@ -133,6 +136,11 @@ class EventDecoder:
         if first in (b"{", b"["):
             self.body = bytearray()
         return start
+
+
+def _error_event(value: bytes) -> bytes:
+    """The data of an `error:` line, with which llama.cpp ends a stream that fails."""
+    return b'{"error":' + (value if value.startswith(b"{") else string(value.decode())) + b"}"
 
 
 def encode_event(event: str, data: bytes) -> bytes:

@@ -119,6 +119,11 @@ CASE = ReplyCase(
             ("SOMETHING_NEW", False, "other"),
             (None, False, "other"),
         )
+    ]
+    + [
+        # Enums as integers, which clients may ask for.
+        (encoded(answer(stop=number)), stop, str(number))
+        for number, stop in ((1, "end"), (2, "length"), (3, "refusal"), (5, "other"))
     ],
     malformed=[
         (encoded(body), path)
@@ -127,7 +132,7 @@ CASE = ReplyCase(
             ({"candidates": []}, "$.candidates"),
             ({"candidates": 5}, "$.candidates"),
             ({"candidates": [{"content": {"parts": [5]}}]}, "$.candidates[0].content.parts[0]"),
-            ({"candidates": [{"finishReason": 5}]}, "$.candidates[0].finishReason"),
+            ({"candidates": [{"finishReason": {}}]}, "$.candidates[0].finishReason"),
             ({"promptFeedback": {}}, "$.candidates"),
             ([], "$"),
         )

@@ -64,6 +64,7 @@ CASE = ReplyCase(
             ("tool_calls", "tool_calls"),
             ("function_call", "tool_calls"),
             ("content_filter", "refusal"),
+            ("eos", "end"),
             ("invented_tomorrow", "other"),
             ("", "other"),
             (None, "other"),

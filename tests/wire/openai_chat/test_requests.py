@@ -201,10 +201,10 @@ def test_system_is_hashed_before_tools_and_sent_after_them() -> None:
     assert [chunk.path for chunk in rendered][-1] == "messages[1].content[0]"
 
 
-def test_a_leading_system_message_with_a_name_stays_a_message() -> None:
+def test_name_of_a_leading_system_message_is_kept() -> None:
     body = b'{"model":"gpt-5","messages":[{"role":"developer","name":"n","content":[{"type":"text","text":"s"}]}]}'
     call = parsed(body)
-    assert call.ir.system_blocks == ()
+    assert [block.text for block in call.ir.system_blocks] == ["s"]
     assert encoded(call)[0] == body
 
 

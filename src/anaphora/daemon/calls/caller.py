@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
-from anaphora.client.attempts import REQUEST_IDS, Attempts
+from anaphora.client.attempts import Attempts
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
@@ -42,6 +42,7 @@ from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
 from anaphora.errors import Denied, Timeout
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
+from anaphora.wire.errors import REQUEST_IDS
 
 from .bill import CallBill
 from .conversations import CallMemory, RememberedCall

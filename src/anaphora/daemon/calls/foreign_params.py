@@ -5,11 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from anaphora.client.target import Target
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, Reasoning
 from anaphora.values import Notice
 
 #: The smallest budget of thinking that Anthropic takes.
 _SMALLEST_BUDGET = 1024
+#: The field for several choices, where it is not `n`.
+_CHOICES = {"gemini": "generationConfig.candidateCount"}
 
 
 class AdaptedParams:
@@ -37,9 +40,8 @@ class AdaptedParams:
         if self._wire is None or self._wire == target.endpoint.base_wire:
             return
         if params.n is not None and params.n > 1:
-            self.changes["n"] = None
-            text = f"answers of {target.endpoint.id} can be written in this format one at a time"
-            self._leave_out("n", f"{text}; n is left out")
+            reason = f"{target.endpoint.id} gives one choice a call here; asked for {params.n}"
+            raise InvalidRequest(reason, path=_CHOICES.get(self._wire, "n"))
         if params.reasoning is not None and target.endpoint.base_wire == "anthropic":
             self._adapt_thinking(params.reasoning, params.max_tokens or max_tokens)
 

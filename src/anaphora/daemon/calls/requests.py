@@ -226,6 +226,8 @@ class RequestBuilder:
         if call is None:
             call = self._parsed = self._parse()
         grant, params, given = self._call.app.grant.llm, call.params, self._call.request
+        if given is not None:
+            call = wire.host_marks(call, given.wire, target.endpoint.base_wire)
         adapted = AdaptedParams(target, None if given is None else given.wire)
         adapted.adapt(params, self._default_limit(target))
         changes, notices = adapted.changes, adapted.notices

@@ -1,23 +1,25 @@
 """Errors as the caller's wire writes them, with the statuses and headers that SDKs act on.
 
 A call that the grant refuses is not sent again by an SDK: `x-should-retry: false`, without
-`retry-after`. Errors of a provider keep status and type. Their body is never passed on: the message
-is written anew, without keys and names of accounts.
+`retry-after`. Errors of a provider keep status and type. Their body is never passed on: it is
+written anew, with the fields that the table of the caller's own wire names (`wire.error_details`),
+and without keys and names of accounts.
 """
 
 from __future__ import annotations
 
 import math
-import re
+from typing import Any
 
 from anaphora import errors, wire
 from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, Denied, Upstream
-from anaphora.redaction import looks_like_key
-from anaphora.redactor import MASK
 from anaphora.serving.exchange import CompleteResponse
+from anaphora.values import Notice
+from anaphora.wire.error_details import MOST_BYTES, within_limit
 
 from .headers import own_headers
+from .masking import masked, shown_text
 
 #: The class that a wire writes a denial as.
 _WRITTEN_AS: dict[int, type[Upstream]] = {
@@ -28,10 +30,6 @@ _WRITTEN_AS: dict[int, type[Upstream]] = {
 }
 #: Statuses of a provider that is busy; others of 500 and more are failures.
 _OVERLOADED = (None, 503, 529)
-#: Names of organisations, projects and workspaces.
-_ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
-_WORDS = re.compile(r"[^\s'\"`,;()<>]+")
-_LONGEST = 2_000
 _UNREACHED = "the provider could not be reached"
 _BROKEN = {
     "body": "the provider's response broke off",
@@ -52,11 +50,13 @@ _FIRST_ERROR = 400
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
     error = as_upstream(problem, wire_name)
+    error.details, notices = _shown_details(problem, wire_name)
     if wire_name == "anthropic" and isinstance(error, errors.ContextOverflow):
         error = _too_long(error)
     error.request_id = request_id
     status, headers, body = wire.get(wire_name).write_error(error)
-    headers |= own_headers(wire_name, request_id)
+    own = None if isinstance(problem, Denied) else getattr(problem, "request_id", None)
+    headers |= own_headers(wire_name, request_id, notices=notices, provider_request_id=own)
     if isinstance(problem, Denied) and not problem.retryable:
         headers["x-should-retry"] = "false"
         headers.pop("retry-after", None)
@@ -126,13 +126,7 @@ def of_provider(problem: AnaphoraError) -> AnaphoraError:
     why = None if isinstance(problem, Denied) else _OPERATORS.get(type(problem))
     if why is None or not isinstance(problem, Upstream):
         return problem
-    return type(problem)(
-        f"{why}: {problem}",
-        status=problem.status,
-        code=problem.code,
-        param=problem.param,
-        retry_after=problem.retry_after,
-    )
+    return problem.restated(f"{why}: {problem}")
 
 
 def _field(path: str, wire_name: str) -> str:
@@ -144,22 +138,29 @@ def _field(path: str, wire_name: str) -> str:
 def _too_long(error: errors.ContextOverflow) -> errors.ContextOverflow:
     """In the words by which Anthropic's clients know that they have to shorten a conversation."""
     text = str(error)
-    if _TOO_LONG not in text:
-        text = f"{_TOO_LONG}: {text}"
-    return errors.ContextOverflow(text, status=error.status, param=error.param)
+    return error if _TOO_LONG in text else error.restated(f"{_TOO_LONG}: {text}")
+
+
+def _shown_details(
+    problem: AnaphoraError, wire_name: str
+) -> tuple[dict[str, Any] | None, tuple[Notice, ...]]:
+    """The fields of a provider's error that its own wire's callers may see, and a notice for those
+    that are too long."""
+    if not isinstance(problem, Upstream) or problem.details is None or problem.wire != wire_name:
+        return None, ()
+    fields, left_out = within_limit(problem.details)
+    fields, more = within_limit(masked(fields, problem.own_host))
+    if not left_out and not more:
+        return fields, ()
+    names = ", ".join(dict.fromkeys([*left_out, *more]))
+    text = f"{names}: left out, since details of an error are at most {MOST_BYTES:,} bytes"
+    return fields, (Notice("error_details_left_out", text),)
 
 
 def shown_message(problem: AnaphoraError) -> str:
     """The message without keys and names of accounts, and of the store's address."""
-    text = without_accounts(public_text(problem))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def without_accounts(text: str) -> str:
-    """A text of a provider without keys and names of accounts."""
-    text = _ACCOUNTS.sub("…", text)
-    return _WORDS.sub(lambda word: MASK if looks_like_key(word[0]) else word[0], text)
+    return shown_text(public_text(problem), getattr(problem, "own_host", ""))
 
 
 def _masked(text: str | None) -> str | None:
-    return None if text is None else without_accounts(text)
+    return None if text is None else shown_text(text)

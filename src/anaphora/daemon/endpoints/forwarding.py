@@ -12,6 +12,7 @@ import msgspec
 from anaphora import wire
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.failures import name_origin
 from anaphora.client.pool import Endpoint
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest, HttpTransport
@@ -20,7 +21,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .errors import without_accounts
+from .masking import without_accounts
 from .stored_usage import change_objects
 
 #: Base wires of the providers that keep the objects of a wire.
@@ -104,7 +105,9 @@ class Forwarder:
             pairs = {name.lower(): redactor(value) for name, value in response.headers.items()}
             if response.status >= 300:
                 now = datetime.datetime.now(datetime.UTC)
-                raise wire.get(resolved.wire).read_error(response.status, pairs, data, now)
+                error = wire.get(resolved.wire).read_error(response.status, pairs, data, now)
+                name_origin(error, _base_wire(resolved), resolved.base_url)
+                raise error
         except AnaphoraError as problem:
             resolved.redactor().clean(problem)
             raise

@@ -19,11 +19,14 @@ from anaphora.daemon.access.checks import is_granted
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
+from anaphora.wire.errors import request_id_in
 
 REQUEST_ID = "anaphora-request-id"
 NOTICES = "anaphora-notices"
 VERDICT = "anaphora-verdict"
 COST = "anaphora-cost-usd"
+PROVIDER_REQUEST_ID = "anaphora-provider-request-id"
+"""The provider's own id of the request, for its support."""
 PROVIDER = "anaphora-provider"
 """Also of requests: the id of the provider or route that is to answer."""
 
@@ -35,6 +38,8 @@ _OWN_REQUEST_ID = {"anthropic": "request-id"}
 #: Headers with lists of betas, each of which the grant must name.
 _BETAS = ("anthropic-beta", "openai-beta")
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
+#: Ids of requests that pass; any other text of a provider does not.
+_ID = re.compile(r"[\w.:/=+-]{1,200}", re.ASCII)
 _BETA = re.compile(r"[\w.=:-]{1,100}", re.ASCII)
 #: Of a provider's response.
 _RESPONSE = frozenset(("openai-processing-ms", "openai-version", "anthropic-version"))
@@ -123,6 +128,11 @@ def returned_headers(pairs: Iterable[tuple[str, str]], *, file: bool = False) ->
     return returned
 
 
+def provider_request_id(pairs: Iterable[tuple[str, str]]) -> str | None:
+    """The provider's id of a request, from the headers of its response."""
+    return request_id_in(dict(pairs))
+
+
 def own_headers(
     wire: str,
     request_id: str,
@@ -131,11 +141,14 @@ def own_headers(
     notices: tuple[Notice, ...] = (),
     verdict: Verdict | None = None,
     cost_usd: Decimal | None = None,
+    provider_request_id: str | None = None,
 ) -> dict[str, str]:
     """What we tell about a call."""
     headers = {_OWN_REQUEST_ID.get(wire, "x-request-id"): request_id, REQUEST_ID: request_id}
     if provider:
         headers[PROVIDER] = provider
+    if provider_request_id and _ID.fullmatch(provider_request_id):
+        headers[PROVIDER_REQUEST_ID] = provider_request_id
     if notices:
         headers[NOTICES] = notices_text(notices)
     if verdict is not None:

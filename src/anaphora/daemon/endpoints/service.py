@@ -322,8 +322,7 @@ def _naming_left_out(
     left_out = [notice.message for notice in notices if notice.code == BETA_NOT_GRANTED]
     if not left_out:
         return None
-    reason = f"{problem} ({'; '.join(left_out)})"
-    return RequestRejected(reason, status=problem.status, code=problem.code, param=problem.param)
+    return problem.restated(f"{problem} ({'; '.join(left_out)})")
 
 
 def _plain_path(exchange: HttpExchange) -> str:

@@ -22,18 +22,25 @@ from anaphora.values import (
     Notice,
     Part,
     PartEnd,
+    PartStart,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     Thinking,
-    ThinkingDelta,
     ToolCall,
 )
+from anaphora.wire.openai_chat.parse import reasoning_extras
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
-from .headers import notices_text, own_headers, returned_headers, verdict_text
+from .headers import (
+    notices_text,
+    own_headers,
+    provider_request_id,
+    returned_headers,
+    verdict_text,
+)
 from .part_order import BlockNumbers, PartOrder
 
 _JSON = "application/json"
@@ -49,6 +56,16 @@ _ORDERED = ("anthropic", "openai_responses")
 _UNORDERED = ("openai_chat", "ollama")
 #: How the ids of replies begin.
 _IDS = {"anthropic": "msg_", "openai_chat": "chatcmpl-", "openai_responses": "resp_"}
+#: Reasoning of another provider: Chat has a field for it that many hosts use, Anthropic's blocks
+#: have a signature, which is empty, and an item of Responses gets an id that is known as ours.
+_REASONING_FIELD = "reasoning_content"
+_REASONING = {
+    "anthropic": Thinking(signature="", provider="anthropic"),
+    "openai_chat": Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING_FIELD)),
+    "openai_responses": Thinking(),
+    "gemini": Thinking(provider="gemini"),
+    "ollama": Thinking(provider="ollama"),
+}
 #: The wire whose results of tools may be found by the name of the tool.
 _WITHOUT_CALL_IDS = "gemini"
 _REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
@@ -62,12 +79,11 @@ def write_reply(
         body = reply.body
     else:
         named = _named(reply.reply, wire, reply.request_id)
-        if wire == _WITHOUT_CALL_IDS and reply.wire != wire:
-            parts = tuple(map(_without_id, named.message.parts))
+        if reply.wire != wire:
+            parts = tuple(_translated(part, wire) for part in named.message.parts)
             message = msgspec.structs.replace(named.message, parts=parts)
             named = msgspec.structs.replace(named, message=message)
         body = wires.get(wire).write_reply(named, time.time())
-        notices += _left_out(wire, reply.reply)
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
     headers["content-type"] = _REPLY_TYPES.get(wire, _JSON)
     headers |= own_headers(
@@ -77,6 +93,7 @@ def write_reply(
         notices=notices + reply.notices,
         verdict=reply.verdict,
         cost_usd=reply.cost_usd,
+        provider_request_id=provider_request_id(reply.headers),
     )
     return headers, body
 
@@ -94,6 +111,7 @@ def stream_headers(
         provider=head.provider,
         notices=notices + head.notices,
         verdict=head.verdict,
+        provider_request_id=provider_request_id(head.headers),
     )
 
 
@@ -104,23 +122,16 @@ def _named(value: Reply | ReplyStart, wire: str, request_id: str) -> Any:
     return msgspec.structs.replace(value, id=_IDS[wire] + request_id.removeprefix("req_"))
 
 
-def _without_id(part: Part) -> Part:
-    """A tool call without the id of another provider: a client that is given one must send it back,
-    and Google's own helper for results does not."""
-    return msgspec.structs.replace(part, id="") if isinstance(part, ToolCall) else part
-
-
-def _left_out(wire: str, reply: Reply) -> tuple[Notice, ...]:
-    """A notice where the wire has no place for the reasoning of another provider."""
-    codec = wires.get(wire)
-    if not _thinks(reply) or _thinks(codec.read_reply(codec.write_reply(reply))):
-        return ()
-    text = "the reasoning of another provider has no place in this format; left out"
-    return (Notice("thinking_left_out", text),)
-
-
-def _thinks(reply: Reply) -> bool:
-    return any(isinstance(part, Thinking) and part.text for part in reply.message.parts)
+def _translated(part: Part, wire: str) -> Part:
+    """A part of another provider's reply as one of the caller's wire. Reasoning is text without
+    proof here: a signature, or an id of stored reasoning, is valid at its own provider only. A tool
+    call has no id in Gemini: a client that is given one must send it back, and Google's own helper
+    for results does not."""
+    if isinstance(part, Thinking) and part.text:
+        return msgspec.structs.replace(_REASONING[wire], text=part.text)
+    if isinstance(part, ToolCall) and wire == _WITHOUT_CALL_IDS:
+        return msgspec.structs.replace(part, id="")
+    return part
 
 
 class StreamBody:
@@ -139,9 +150,7 @@ class StreamBody:
         self._write_event = wires.get(wire).writer().write
         if wire == "anthropic" and not self._same_wire:
             self._write_event = BlockNumbers(self._write_event).write
-        self._drops_call_ids = wire == _WITHOUT_CALL_IDS and not self._same_wire
         self._ended = False
-        self._shows_thinking = False
         ordered = wire in _ORDERED and head.wire in _UNORDERED
         self._order = PartOrder() if ordered else None
         self._filter: _UsageChunks | _LastObject | _JsonList | None = None
@@ -188,15 +197,15 @@ class StreamBody:
             event = _named(event, self._wire, self._request_id)
             if event.created is None:
                 event = msgspec.structs.replace(event, created=time.time())
-        elif isinstance(event, PartEnd) and self._drops_call_ids:
-            event = msgspec.structs.replace(event, part=_without_id(event.part))
+        elif isinstance(event, PartEnd) and not self._same_wire:
+            event = PartEnd(event.index, _translated(event.part, self._wire))
+        elif isinstance(event, PartStart) and event.kind == "thinking" and not self._same_wire:
+            name = _REASONING_FIELD if self._wire == "openai_chat" else None
+            event = PartStart(event.index, "thinking", name=name)
         elif isinstance(event, ReplyEnd):
             event = ReplyEnd(_named(event.reply, self._wire, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
-        data = b"".join(map(self._write_event, events))
-        if data and isinstance(event, ThinkingDelta):
-            self._shows_thinking = True
-        return data
+        return b"".join(map(self._write_event, events))
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:
         fields: dict[str, Any] = {"request_id": reply.request_id}
@@ -205,8 +214,6 @@ class StreamBody:
         if reply.verdict is not None:
             fields["verdict"] = json.loads(verdict_text(reply.verdict))
         late = tuple(notice for notice in reply.notices if notice not in self._known)
-        if not self._passes and not self._shows_thinking:
-            late += _left_out(self._wire, reply.reply)
         if late:
             fields["notices"] = json.loads(notices_text(late))
         return fields

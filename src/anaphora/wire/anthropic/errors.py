@@ -9,6 +9,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
+from anaphora.wire.error_details import shown_fields
 from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 from .types import ErrorBody, ErrorReply
@@ -41,7 +42,9 @@ _BY_CODE: dict[str, type[Upstream]] = {
 
 def _read(body: bytes, status: int) -> Upstream:
     reply = msgspec.json.decode(body, type=ErrorReply)
-    return error_of(reply.error, status, reply.request_id)
+    error = error_of(reply.error, status, reply.request_id)
+    error.details = shown_fields("anthropic", msgspec.json.decode(body)["error"])
+    return error
 
 
 read_error = partial(read_response, _read, _BY_CODE)
@@ -67,7 +70,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     content: dict[str, object] = {"type": kind, "message": str(error)}
     # The type of another class would be read as that class; a spend limit comes as a rate limit.
     named = (type(error), None) if error.code != _SPEND_LIMIT else (errors.QuotaExhausted,)
-    if error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
+    if error.details is not None:
+        content |= error.details
+    elif error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)

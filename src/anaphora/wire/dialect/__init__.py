@@ -208,10 +208,11 @@ class DialectCodec:
         own = find_error(body, shape, status) if shape is not None else None
         if own is None:
             return error
-        own.request_id, own.retry_after, own.param = (
+        own.request_id, own.retry_after, own.param, own.details = (
             error.request_id,
             error.retry_after,
             error.param,
+            error.details,
         )
         return with_retry_hints(own, headers, now)
 

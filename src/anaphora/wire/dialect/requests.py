@@ -25,8 +25,9 @@ from anaphora.prompt import (
     PromptCachePlan,
     Reasoning,
 )
-from anaphora.values import Extras, Message, Notice, Part, Thinking, ToolResult, Ttl
+from anaphora.values import Extras, Message, Notice, Opaque, Part, Thinking, ToolResult, Ttl
 from anaphora.wire.markers import DialectMarkers, take_dialect_marker
+from anaphora.wire.openai import MESSAGE_KEY
 from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -39,6 +40,16 @@ from anaphora.wire.reading import (
 )
 
 _CHAT = "openai_chat"
+#: The kind of a part that holds fields of its message.
+_MESSAGE_FIELDS = "message"
+#: Gateways to Claude models take Anthropic's markers in requests of Chat.
+_HOST_MARKERS: tuple[DialectMarkers, ...] = (
+    {
+        "5m": {"cache_control": {"type": "ephemeral"}},
+        "1h": {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+    },
+    {"5m": {"cache_control": {"type": "ephemeral", "ttl": "5m"}}},
+)
 
 T = TypeVar("T")
 Header = tuple[str, str]
@@ -265,6 +276,8 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     """The call with the markers among the extras of its parts as the caller's marks. A marker in
     another form than the row's stays where it is."""
     marks: list[MarkRequest] = []
+    texts = [index for index, block in enumerate(call.ir.system_blocks) if block.text.strip()]
+    last_block = texts[-1] if texts else 0
 
     def unmarked(item: T, mark: Callable[[Ttl], MarkRequest]) -> T:
         extras = getattr(item, "extras", None)
@@ -283,19 +296,48 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
             part = msgspec.structs.replace(part, content=tuple(inner))
         return unmarked(part, lambda ttl: PartMark(message_id, path, ttl))
 
+    def fields_of(part: Part, message_id: str) -> Part | None:
+        """The fields of a message without its marker, which stands for one on its last part."""
+        if not isinstance(part, Opaque) or part.provider != wire or part.kind != _MESSAGE_FIELDS:
+            return part
+        fields = decode_members(part.json)
+        ttl = take_dialect_marker(fields, markers)
+        if ttl is None:
+            return part
+        marks.append(PartMark(message_id, (), ttl))
+        if not fields:
+            return None
+        return msgspec.structs.replace(part, json=encode_members(fields).decode())
+
     def message_of(message: Message) -> Message:
         before = len(marks)
         parts = tuple(part_of(part, message.id, (i,)) for i, part in enumerate(message.parts))
-        return message if len(marks) == before else msgspec.structs.replace(message, parts=parts)
+        kept = tuple(p for p in (fields_of(part, message.id) for part in parts) if p is not None)
+        return message if len(marks) == before else msgspec.structs.replace(message, parts=kept)
 
     def block_of(index: int, block: PromptBlock) -> PromptBlock:
-        return unmarked(block, lambda ttl: BlockMark(index, ttl))
+        block = unmarked(block, lambda ttl: BlockMark(index, ttl))
+        if block.extras is None or MESSAGE_KEY not in block.extras:
+            return block
+        fields = decode_members(block.extras[MESSAGE_KEY])
+        ttl = take_dialect_marker(fields, markers)
+        if ttl is None:
+            return block
+        marks.append(BlockMark(last_block, ttl))
+        return _with_extras(block, MESSAGE_KEY, fields)
 
     ir = call.ir.revised(message_of, block_of)
     if not marks:
         return call
     plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
     return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
+
+
+def host_marks(call: Call) -> Call:
+    """A call read from Chat, with the markers that gateways take as the caller's marks."""
+    for markers in _HOST_MARKERS:
+        call = decode_marks(call, _CHAT, markers)
+    return call
 
 
 def own_part(part: Part, dialect: Dialect) -> Part:

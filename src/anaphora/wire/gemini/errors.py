@@ -12,6 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
+from anaphora.wire.error_details import shown_fields
 from anaphora.wire.errors import error_class, overflow_class, read_response, seconds_until
 from anaphora.wire.reading import DECODE_ERRORS
 
@@ -64,6 +65,7 @@ _CANONICAL = frozenset(canonical for _, canonical in _STATUS_OF.values()) | {
 _TYPE = "type.googleapis.com/google.rpc."
 #: Part of the id of every daily quota.
 _DAILY = "PerDay"
+_HEADERS = {"content-type": "application/json; charset=UTF-8"}
 
 
 class GoogleError(msgspec.Struct, frozen=True):
@@ -86,7 +88,13 @@ _object = msgspec.json.Decoder(GoogleError).decode
 def _read(body: bytes, status: int) -> Upstream | None:
     decoded = _decode(body)
     bodies = decoded if isinstance(decoded, list) else [decoded]
-    return from_object(bodies[0].error, status) if bodies else None
+    if not bodies:
+        return None
+    error = from_object(bodies[0].error, status)
+    fields = msgspec.structs.asdict(bodies[0].error)
+    present = {name: value for name, value in fields.items() if value is not None}
+    error.details = shown_fields("gemini", present)
+    return error
 
 
 read_error = partial(read_response, _read, _BY_CODE)
@@ -134,6 +142,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     status, canonical = _STATUS_OF.get(type(error), (500, "INTERNAL"))
     if error.status is not None and error.status >= 400:
         status = error.status
+    if error.details is not None:
+        fields = {"code": status, "message": str(error), "status": canonical, **error.details}
+        return status, dict(_HEADERS), dumps({"error": fields})
     if error.code in _CANONICAL and _BY_CODE.get(error.code) is type(error):
         canonical = error.code
     details: list[dict[str, Any]] = []
@@ -152,8 +163,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     written: dict[str, Any] = {"code": status, "message": str(error), "status": canonical}
     if details:
         written["details"] = details
-    headers = {"content-type": "application/json; charset=UTF-8"}
-    return status, headers, dumps({"error": written})
+    return status, dict(_HEADERS), dumps({"error": written})
 
 
 def write_failure(event: ReplyFail) -> bytes:

@@ -70,6 +70,14 @@ _STOPS: dict[str, StopReason] = {
     "IMAGE_PROHIBITED_CONTENT": "refusal",
     "IMAGE_RECITATION": "refusal",
     "CONTINUATION": "pause",
+    # Enums as integers: both APIs of Google have the same first five numbers, and these two are
+    # blocked content in both.
+    "1": "end",
+    "2": "length",
+    "3": "refusal",
+    "4": "refusal",
+    "7": "refusal",
+    "8": "refusal",
 }
 _FINISH_REASONS: dict[StopReason, str] = {
     "end": "STOP",
@@ -117,7 +125,7 @@ def read_reply(body: bytes) -> Reply:
             reader = PartReader(lambda _, index: raw_list(body, *path)[index])
             inner = beside.take("content")
             parts = reader.content(candidate.content, inner, reply_id or None)
-        raw_reason = candidate.finishReason
+        raw_reason = enum_text(candidate.finishReason)
         stop = read_stop(raw_reason, parts)
         members = beside.remaining()
         if candidate.index not in (NULL, _FIRST):
@@ -150,7 +158,12 @@ def read_reply(body: bytes) -> Reply:
 
 
 class _Feedback(msgspec.Struct, frozen=True):
-    blockReason: str | None = None
+    blockReason: str | int | None = None
+
+
+def enum_text(value: str | int | None) -> str | None:
+    """The name of an enum's value, or its number; None where it is not set."""
+    return str(value) if isinstance(value, int) else value
 
 
 def block_reason(members: Members) -> str | None:
@@ -159,7 +172,7 @@ def block_reason(members: Members) -> str | None:
     if bytes(feedback) == b"null":
         return None
     blocked: _Feedback = decode_value(feedback, _Feedback, "$.promptFeedback", reply_error)
-    return blocked.blockReason
+    return enum_text(blocked.blockReason or None)
 
 
 def read_stop(reason: str | None, parts: Iterable[Part]) -> StopReason:
@@ -208,7 +221,7 @@ def write_candidate(reply: Reply, beside: Members, content: bytes, index: int = 
     stop = _finish_reason(reply)
     members = [b'"content":' + content] if content else []
     if stop is not None:
-        members.append(b'"finishReason":' + string(stop))
+        members.append(b'"finishReason":' + (stop.encode() if stop.isdecimal() else string(stop)))
     members.append(b'"index":%d' % index)
     if beside:
         members.append(encode_members(beside)[1:-1])

@@ -39,6 +39,7 @@ from .parse import PartReader
 from .reply import (
     RESPONSE,
     block_reason,
+    enum_text,
     read_reply,
     read_stop,
     read_usage,
@@ -192,7 +193,7 @@ class _CandidateBuilder:
         self, candidate: Candidate, unknown: Unknown | None, payload: bytes, position: int
     ) -> list[Event]:
         """What a chunk adds; `position` is that of the candidate in the chunk's `payload`."""
-        self.stop_reason_raw = candidate.finishReason or self.stop_reason_raw
+        self.stop_reason_raw = enum_text(candidate.finishReason or None) or self.stop_reason_raw
         events: list[Event] = []
         inner = None if unknown is None else unknown.take("content")
         of_parts = {} if inner is None else inner.take_elements("parts")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw
@@ -132,13 +132,17 @@ class ThinkingConfig(_Object, frozen=True):
     includeThoughts: bool | None = None
 
 
+#: A number that clients written in languages with one type of numbers send as `50.0`.
+_Integer: TypeAlias = int | Annotated[float, Meta(multiple_of=1)]
+
+
 class GenerationConfig(_Object, frozen=True):
-    maxOutputTokens: Whole[int | None] = None
+    maxOutputTokens: Whole[_Integer | None] = None
     temperature: Whole[float | None] = None
     topP: Whole[float | None] = None
-    topK: Whole[int | None] = None
-    candidateCount: Whole[int | None] = None
-    seed: Whole[int | None] = None
+    topK: Whole[_Integer | None] = None
+    candidateCount: Whole[_Integer | None] = None
+    seed: Whole[_Integer | None] = None
     presencePenalty: Whole[float | None] = None
     frequencyPenalty: Whole[float | None] = None
     stopSequences: Whole[tuple[str, ...] | None] = None
@@ -179,7 +183,8 @@ class Candidate(_Object, frozen=True):
     """Grounding, ratings and log probabilities are kept as unknown members."""
 
     content: Content | None = None
-    finishReason: str | None = None
+    finishReason: str | int | None = None
+    """A number where the client asked for enums as integers."""
     index: Raw = NULL
 
 

@@ -57,6 +57,7 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai import (
+    MESSAGE_KEY,
     decode_base64,
     decode_data_url,
     read_breakpoint,
@@ -85,6 +86,7 @@ from anaphora.wire.splitting import (
 
 from . import types
 from .legacy import link_call
+from .messages import is_fields
 from .params import read_params
 from .types import (
     IN_CONTENT,
@@ -150,8 +152,8 @@ def _read_messages(
             reader.answered = link_call(messages)
         role, parts = reader.message(message, own)
         if role == "system" and index == 0:
-            texts = [part for part in parts if isinstance(part, Text)]
-            if len(texts) == len(parts):
+            texts = _system_texts(parts)
+            if texts is not None:
                 blocks = system_blocks(texts)
                 marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in reader.marks]
                 reader.marks = []
@@ -162,6 +164,24 @@ def _read_messages(
             reader.marks = []
         messages.append((role, parts))
     return blocks, messages, marks
+
+
+def _system_texts(parts: tuple[Part, ...]) -> list[Text] | None:
+    """The texts of a system message that holds nothing else. Fields of the message, such as a name,
+    are kept with the first that is not blank. None for other messages."""
+    texts = [part for part in parts if isinstance(part, Text)]
+    if len(texts) == len(parts):
+        return texts
+    if len(texts) < len(parts) - 1 or not is_fields(parts[-1]):
+        return None
+    fields = parts[-1]
+    assert isinstance(fields, Opaque)
+    for index, text in enumerate(texts):
+        if text.text.strip():
+            extras = {**(text.extras or {}), MESSAGE_KEY: fields.json}
+            texts[index] = msgspec.structs.replace(text, extras=extras)
+            return texts
+    return None
 
 
 @MEMO.remember(TOOL_LISTS)

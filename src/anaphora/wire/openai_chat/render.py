@@ -24,6 +24,7 @@ from anaphora.wire.openai import (
     body_order,
     key_slot,
     locate,
+    message_members,
     options_free,
     place_of,
     tool_log,
@@ -31,6 +32,7 @@ from anaphora.wire.openai import (
 from anaphora.wire.parts import (
     inner_and_outer,
 )
+from anaphora.wire.reading import encode_members
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
@@ -109,14 +111,16 @@ def _system_run(
     blocks: tuple[PromptBlock, ...], traits: Traits, previous: Rendered | None, *, alone: bool
 ) -> ChunkRun:
     nearest = traits.nearest if traits.breakpoints else None
-    role = traits.system_roles.write(place_of(blocks))
+    role = traits.system_roles.write(place_of(blocks)).encode()
+    members = message_members(blocks)
+    fields = encode_members(members)[1:-1] + b"," if members else b""
     return section_run(
         "system",
         blocks,
         lambda blocks: block_log(blocks, text_part, nearest),
         previous,
         MEMO,
-        lead=b'"messages":[{"role":"%b","content":[' % role.encode(),
+        lead=b'"messages":[{"role":"%b",%b"content":[' % (role, fields),
         close=close(traits.system_roles.default) if alone else b"",
         place="messages[0].content",
         variant=tuple(traits.markers),

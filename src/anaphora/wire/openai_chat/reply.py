@@ -64,6 +64,7 @@ from .types import (
     ChatUsage,
     Choice,
     InputDetails,
+    ReplyMessage,
 )
 
 _STOPS: dict[str, StopReason] = {
@@ -73,6 +74,7 @@ _STOPS: dict[str, StopReason] = {
     "function_call": "tool_calls",
     "content_filter": "refusal",
     "model_length": "context_overflow",
+    "eos": "end",  # Together
 }
 _FINISH_REASONS: dict[StopReason, str] = {
     "end": "stop",
@@ -103,7 +105,9 @@ def read_reply(body: bytes) -> Reply:
     choice, unknown = _CHOICE.decode(choices[0], "$.choices[0]", reply_error)
     message = choice.message
     if message is None:
-        raise reply_error("is missing", "$.choices[0].message")
+        if choice.finish_reason != "content_filter":
+            raise reply_error("is missing", "$.choices[0].message")
+        message = ReplyMessage()  # Azure leaves it out of a choice that was filtered
     if message.role not in (None, "assistant"):
         why = f"expected the assistant's message, not {message.role!r}"
         raise reply_error(why, "$.choices[0].message.role")
@@ -225,13 +229,22 @@ def read_usage(raw: bytes) -> Usage:
     written = None if wrote is None else positive_counts({"30m": wrote})
     return counted_usage(
         raw,
-        usage.prompt_tokens,
+        _with_audio(usage),
         read,
         written,
         usage.completion_tokens,
         usage.completion_tokens_details,
         usage.total_tokens,
     )
+
+
+def _with_audio(usage: ChatUsage) -> int | None:
+    """The tokens of the prompt, with those of its audio."""
+    prompt, output = valid_count(usage.prompt_tokens), valid_count(usage.completion_tokens)
+    total = valid_count(usage.total_tokens)
+    if not usage.prompt_audio_seconds or prompt is None or output is None or total is None:
+        return usage.prompt_tokens
+    return max(prompt, total - output)
 
 
 def write_usage(usage: Usage) -> bytes:

@@ -276,6 +276,8 @@ class ChatUsage(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     num_cached_tokens: int | None = None
     prompt_cache_hit_tokens: int | None = None
+    prompt_audio_seconds: Any = None
+    """Mistral's. The tokens of the audio are in the total alone."""
 
 
 # ── Stream chunks ────────────────────────────────────────────────────────────────────────────────
