@@ -376,7 +376,7 @@ class PrefixRefresher:
         call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
         await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
         kept.count += 1
-        kept.usd += call.bill.cost_usd or Decimal(0)
+        kept.usd += call.bill.shown_usd or Decimal(0)
         if (call.bill.usage.read or 0) < NEARLY * prefix.tokens:
             return False
         if remembered is not None and state.sent is not None:

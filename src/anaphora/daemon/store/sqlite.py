@@ -157,6 +157,9 @@ class SqliteStore(SmallTables):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(Change(sql.replace("$", "?"), values), kept=kept)
 
+    def _change_later(self, sql: str, *values: Any) -> None:
+        self._commits.put(Change(sql.replace("$", "?"), values))
+
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
