@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import itertools
 import os
@@ -34,6 +35,7 @@ from .common import report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
+    from anaphora.client.config.resolve import ResolvedProvider
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig
     from anaphora.daemon.home.extensions import Grants
@@ -224,10 +226,21 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
             stack.push_async_callback(nodes.close)
             grants = await nodes.prepare(home, grants)
         directory = await Directory.open(home, store, grants)
-        admin = Admin(directory, store, config=lambda: config)
+        providers = functools.partial(_known_providers, home, config)
+        admin = Admin(directory, store, config=lambda: config, providers=providers)
         if nodes is not None:
             nodes.register(admin, directory)
         return await admin.methods()[method](params)
+
+
+def _known_providers(home: Home, config: ClientConfig) -> dict[str, ResolvedProvider]:
+    """None where a key is missing: `serve --check` names it."""
+    from anaphora.daemon.home.secrets import resolve_providers
+
+    try:
+        return resolve_providers(home, config)
+    except AnaphoraError:
+        return {}
 
 
 def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:

@@ -87,6 +87,7 @@ async def open_services(
         directory,
         store,
         config=lambda: files.current.config,
+        providers=lambda: files.current.providers,
         problems=lambda: files.problems,
         clock=clock,
     )

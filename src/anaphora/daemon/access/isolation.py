@@ -47,7 +47,7 @@ class SharedProviders:
         routes: Mapping[str, Sequence[Hop]],
         providers: Mapping[str, ResolvedProvider],
     ) -> None:
-        self._accounts = {name: _account(one) for name, one in providers.items()}
+        self._accounts = {name: account_of(one) for name, one in providers.items()}
         users: dict[Hashable, set[str]] = {}
         for grant in grants:
             for name in grant.llm.providers:
@@ -73,7 +73,8 @@ class SharedProviders:
 
 
 @hides_arguments
-def _account(one: ResolvedProvider) -> Hashable:
+def account_of(one: ResolvedProvider) -> Hashable:
+    """What entries of llm.yaml share a cache by."""
     key = b"" if one.secret is None else blake3(one.secret.reveal().encode()).digest()
     return one.system, one.base_url, key
 

@@ -57,6 +57,12 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
     """Where it is saved for other nodes."""
 
     @property
+    def continues(self) -> bool:
+        """Whether it continues an answered call of its conversation; until it is answered."""
+        earlier = _answered(self.earlier)
+        return earlier is not None and earlier.continues
+
+    @property
     def plan(self) -> Plan | None:
         """Where markers should be; None: the request is left as it is."""
         return None if self.planned is None else self.planned.plan

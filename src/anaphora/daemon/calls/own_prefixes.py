@@ -21,7 +21,7 @@ from anaphora.cache.simulator.prefixes import lifetime_of
 from anaphora.cache.simulator.prompt import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
-from anaphora.daemon.shared_state.prompt_names import earlier_ends, is_reply
+from anaphora.daemon.shared_state.prompt_names import earlier_ends, is_reply, replies_after
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan
@@ -97,14 +97,18 @@ class OwnPrefixes:
     # ── Reads ────────────────────────────────────────────────────────────────────────────────────
 
     async def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
-        """What a call may read of what its app has sent before. The store is asked only where no
-        message of the prompt is known to be the app's own."""
+        """What a call may read of what its app has sent before. The store is asked unless the
+        prompt continues a call of this node by one reply."""
         prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         if not len(prompt):
             return NOT_FOUND
         names = self._names(scope, prompt, _looked_up(prompt, sent.marks), rules)
         deepest = self._deepest(names, at)
-        if deepest is None or deepest[0] <= prompt.leading:
+        if (
+            deepest is None
+            or deepest[0] <= prompt.leading
+            or replies_after(prompt, deepest[0] + 1) > 1
+        ):
             await self._read(scope.app, [name for _, name in names], at)
             deepest = self._deepest(names, at)
         if deepest is None:

@@ -131,9 +131,10 @@ class RequestBuilder:
 
     def own_reads(self, rules: CacheRules) -> OwnReads:
         """What the call may read of what its app wrote."""
-        if self.remembered is None:
-            return self._found.reads
-        return OwnReads.of(self._memory.expect(self.remembered, rules)).joined(self._found.reads)
+        expected = None
+        if self.remembered is not None and self.remembered.continues:
+            expected = self._memory.expect(self.remembered, rules)
+        return OwnReads.of(expected).joined(self._found.reads)
 
     def note_prefixes(self, rules: CacheRules) -> None:
         """The call was answered: what it left in the cache is the app's own."""
