@@ -191,7 +191,7 @@ class Daemon:
                 self.reload_if_changed()
                 handler.end_expired()
                 self.services.calls.write_refusals()
-                await self.services.calls.prefixes.remove_old(self.services.ledger.clock())
+                self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
                 if certificate is not None and certificate.reload():

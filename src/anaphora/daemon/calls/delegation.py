@@ -172,6 +172,7 @@ class CallService:
         if self._refresher is not None:
             await self._refresher.close()
         await self._pool.close()
+        await self.prefixes.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 

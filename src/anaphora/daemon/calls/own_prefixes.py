@@ -6,6 +6,7 @@ digests, token counts and times: no text. Bounded; a prefix that was forgotten c
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -93,6 +94,7 @@ class OwnPrefixes:
         self._key = key
         self._prefixes: OrderedDict[str, _Prefix] = OrderedDict()
         self._removed = 0.0
+        self._removing: asyncio.Task[None] | None = None
 
     # ── Reads ────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +145,7 @@ class OwnPrefixes:
 
     # ── Writes ───────────────────────────────────────────────────────────────────────────────────
 
-    def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int) -> None:
+    def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int = -1) -> None:
         """A call was answered: `sent` has its bill, and `common` is the end of what its prompt had
         in common with earlier ones."""
         prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
@@ -177,15 +179,25 @@ class OwnPrefixes:
         if len(self._prefixes) > _MOST:
             self._prefixes.popitem(last=False)
 
-    async def remove_old(self, now: float) -> None:
-        """Removes rows of the store that are too old; called now and then."""
-        if now - self._removed < _REMOVED_EVERY:
+    def remove_old(self, now: float) -> None:
+        """Removes rows of the store that are too old, in the background; called now and then."""
+        if now - self._removed < _REMOVED_EVERY or self._removing is not None:
             return
         self._removed = now
+        self._removing = asyncio.get_running_loop().create_task(self._remove(now))
+
+    async def close(self) -> None:
+        if self._removing is not None:
+            self._removing.cancel()
+            await asyncio.wait([self._removing])
+
+    async def _remove(self, now: float) -> None:
         try:
             await self._store.remove_old_handles("prefix", now - _LONGEST)
         except StoreUnavailable as problem:
             _log.warning("old prefixes stay in the store: %s", problem)
+        finally:
+            self._removing = None
 
     # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
 

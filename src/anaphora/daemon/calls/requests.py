@@ -131,9 +131,11 @@ class RequestBuilder:
 
     def own_reads(self, rules: CacheRules) -> OwnReads:
         """What the call may read of what its app wrote."""
-        expected = None
-        if self.remembered is not None and self.remembered.continues:
-            expected = self._memory.expect(self.remembered, rules)
+        expected, remembered = None, self.remembered
+        # Of conversations that only begin alike, a provider of units may have kept nothing.
+        units = rules.automatic_breakpoint.value == "units"
+        if remembered is not None and (remembered.continues or not units):
+            expected = self._memory.expect(remembered, rules)
         return OwnReads.of(expected).joined(self._found.reads)
 
     def note_prefixes(self, rules: CacheRules) -> None:
