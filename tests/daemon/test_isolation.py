@@ -45,7 +45,7 @@ async def ask(daemon: Delegating, app: App, question: str, **fields: Any) -> App
 def test_reads_of_what_another_app_wrote_are_hidden(
     stream: bool, emu: Emulator, tmp_path: Path
 ) -> None:
-    """In usage, spend, verdict and explanation; the operator's view has both."""
+    """In usage, cost, verdict and explanation; what is spent is the provider's bill."""
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
@@ -67,7 +67,7 @@ def test_reads_of_what_another_app_wrote_are_hidden(
             assert await daemon.service.explain(ONE, other.request_id) is None
             await daemon.spent(TWO)
             (_, row) = await daemon.store.spend(["app"])
-            assert (row.app, row.read) == ("two", again.usage.read)
+            assert (row.app, row.read) == ("two", 2 * (again.usage.read or 0))
 
     asyncio.run(main())
 
@@ -94,8 +94,8 @@ def test_audit_rows_have_both_views(emu: Emulator, tmp_path: Path) -> None:
     assert two.verdict == other.verdict.result
 
 
-def test_stream_that_is_left_costs_as_if_the_app_were_alone(emu: Emulator, tmp_path: Path) -> None:
-    """What is spent would tell, too: it is in the error of a limit that is reached."""
+def test_stream_that_is_left_is_charged_by_the_bill(emu: Emulator, tmp_path: Path) -> None:
+    """Its app sees what it would have cost alone."""
 
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
@@ -106,12 +106,16 @@ def test_stream_that_is_left_costs_as_if_the_app_were_alone(emu: Emulator, tmp_p
                 stream = daemon.service.stream(call)
                 await stream.head()
                 await stream.aclose()
-            assert (await daemon.spent(ONE)).today == (await daemon.spent(TWO)).today > 0
+            assert (await daemon.spent(ONE)).today > (await daemon.spent(TWO)).today > 0
             first, other = sorted(await daemon.store.spend(["app"]), key=lambda row: row.app)
-            assert (other.read, other.written) == (first.read, first.written)
-            assert other.written > 0
+            assert (first.read, other.written) == (0, 0)
+            assert other.read == first.written > 0
 
     asyncio.run(main())
+    (one, two) = [call for _, call in calls(tmp_path / "audit")]
+    assert one.own is None
+    assert two.own is not None
+    assert two.own.unbilled_nano_usd == one.unbilled_nano_usd > two.unbilled_nano_usd > 0
 
 
 def test_events_of_a_stream_hide_them_too(emu: Emulator, tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_no_refresh_while_a_call_of_the_conversation_runs(warm: Callable[..., An
 def test_apps_with_one_provider_pay_for_their_own(
     warm: Callable[..., Any], apps: tuple[str, ...]
 ) -> None:
-    """Each refresh is charged as if its app were alone."""
+    """Each app sees what its refreshes would have cost alone."""
     with warm(demo=grant(), other=grant()) as running:
         chats = [Conversation(running, app=app) for app in apps]
         for chat in chats:

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from support.ledgers import PostgresPlace
 from support.nodes import running_node, running_nodes
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora import emulator
+from anaphora import catalog, emulator
 from anaphora.cli.common import anaphora
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
+from anaphora.values import Usage
 
 LIMITED: dict[str, Any] = {
     **GRANT,
@@ -126,6 +128,33 @@ def test_responses_that_ended_early_are_settled_when_they_are_fetched(
             assert found == expected
         else:
             assert 0 < found[0] == found[1] < bound[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_late_bill_is_charged_as_the_provider_billed_it(stream: bool, tmp_path: Path) -> None:
+    """Also what was read of another app's cache; the app sees none of it."""
+    usage = {**USAGE, "input_tokens_details": {"cached_tokens": 800}}
+    price = catalog.price("openai", "gpt-5.6", datetime.datetime.now(datetime.UTC))
+    assert price is not None
+    bill = price.of(Usage(uncached=200, read=800, output=10))
+    alone = price.of(Usage(uncached=1000, read=0, output=10))
+    assert bill is not None
+    assert alone is not None
+    provider = BackgroundProvider({"status": "completed", "usage": usage, "model": "gpt-5.6"})
+    with (
+        socket_upstream(provider.handle) as upstream,
+        running_daemon(
+            tmp_path, upstream, extensions={"limited": LIMITED, "other": LIMITED}
+        ) as daemon,
+        daemon.client("limited", headers=AT_OPENAI | daemon.headers("limited")) as http,
+    ):
+        http.post("/v1/responses", json={**BODY, "model": "gpt-5.6", "background": True})
+        bound = spent(daemon)
+        query = {"stream": "true"} if stream else {}
+        fetched = http.get("/v1/responses/resp_1", params=query)
+        assert "800" not in fetched.text
+        assert settled(daemon, bound) == (int(bill * 10**9), 0)
+    assert bill < alone
 
 
 def test_canceled_response_that_had_begun_stays_at_its_bound(tmp_path: Path) -> None:

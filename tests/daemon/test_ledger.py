@@ -69,7 +69,7 @@ async def test_a_call_that_could_exceed_the_day_is_refused_until_the_next(
     app, clock = an_app(per_day=1000), Clock()
     async with opened(place, clock) as ledger:
         first = await hold(ledger, app, 600)
-        with pytest.raises(GrantExceeded, match=r"usd_per_day is 0\.000001: ") as refused:
+        with pytest.raises(GrantExceeded, match="usd_per_day does not allow") as refused:
             await hold(ledger, app, 401)
         assert (refused.value.status, refused.value.limit) == (402, "usd_per_day")
         assert refused.value.resets_at == NOON + DAY / 2
@@ -101,7 +101,7 @@ async def test_a_month_is_limited_too_and_says_when_the_next_begins(place: Store
 @in_event_loop
 async def test_a_call_above_the_whole_limit_never_fits_by_itself(place: StorePlace) -> None:
     async with opened(place) as ledger:
-        with pytest.raises(GrantExceeded, match=r"and this call can cost 6\.00") as refused:
+        with pytest.raises(GrantExceeded, match="usd_per_day is less than") as refused:
             await hold(ledger, an_app(per_day=5 * NANO), 6 * NANO)
         assert refused.value.resets_at is None
 

@@ -143,6 +143,19 @@ async def _create_tokens(home: Home, apps: Iterable[str]) -> dict[str, Secret]:
 
 
 @contextlib.contextmanager
+def started_daemon(
+    home: Path, tokens: Mapping[str, Secret], **options: Any
+) -> Iterator[TestedDaemon]:
+    """A daemon in a thread, on a home of `create_home`, which may have had one before."""
+    log = JsonLog(home / "daemon.log")
+    try:
+        with running(ServeOptions(home=home, **options), log) as daemon:
+            yield TestedDaemon(daemon, tokens)
+    finally:
+        log.close()
+
+
+@contextlib.contextmanager
 def running_daemon(
     folder: Path,
     emulator: Serving,
@@ -155,9 +168,5 @@ def running_daemon(
     `demo` that may call every wire of the emulator. `options` are those of `ServeOptions`."""
     home = folder / "home"
     tokens = create_home(home, emulator, extensions=extensions, llm=llm)
-    log = JsonLog(home / "daemon.log")
-    try:
-        with running(ServeOptions(home=home, **options), log) as daemon:
-            yield TestedDaemon(daemon, tokens)
-    finally:
-        log.close()
+    with started_daemon(home, tokens, **options) as daemon:
+        yield daemon

@@ -64,6 +64,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hints: CallHints
     takes_markers: bool
     """Its provider takes markers or a cache key in the body, and the whole prompt is in it."""
+    continues_stored: bool = False
+    """It takes a cache key, and continues a conversation that is stored at the provider."""
 
 
 class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -139,6 +141,7 @@ def read_split(
         rules=rules,
         hints=hints,
         takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
+        continues_stored=stored and keyed and bool(hints.previous_reply),
     )
 
 
@@ -200,15 +203,36 @@ class ConversationPlans:
             call.seen = before.seen + 1 if call.changing == before.changing else 1
             rendered = _without_changing_end(rendered, call)
         if not request.takes_markers:
+            if request.continues_stored:
+                call.plan = MatchedCallPlanner(memory, rendered, call.state).key_plan(
+                    rendered, at=at
+                )
             return call
         planner = MatchedCallPlanner(memory, rendered, state)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
+        elif (keyed := planner.key_plan(rendered, at=at)) is not None:
+            plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
         call.beginning = planner.beginning
         return call
+
+    def split_key(
+        self, call: PlannedCall, request: ReadRequest, split: bool, *, scope: Hashable
+    ) -> None:
+        """Gives a call the cache key that its conversation has in another process: one of its own
+        (`split`), or that of all conversations with the same beginning."""
+        plan, key = call.plan, call.state.cache_key
+        if plan is None or key is None or ("-" in key) is split:
+            return
+        key = key.partition("-")[0]
+        if split:
+            memory = self._memory_of(request, scope)
+            planner = MatchedCallPlanner(memory, request.rendered, call.state)
+            key = planner.split_key(request.rendered, key)
+        call.state.cache_key, call.plan = key, replace(plan, key=key)
 
     def refreshed(self, call: PlannedCall, seconds: float) -> None:
         """What a call wrote is kept alive for so many seconds more."""

@@ -250,6 +250,7 @@ def own_figures(bill: OwnBill) -> OwnFigures:
         usage=usage_row(bill.usage),
         cost_nano_usd=nano_usd(bill.cost_usd),
         saved_nano_usd=nano_usd(bill.saved),
+        unbilled_nano_usd=bill.unbilled_nano_usd,
     )
 
 

@@ -82,6 +82,8 @@ class OwnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: AuditUsage = AuditUsage()
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
+    unbilled_nano_usd: int | None = None
+    """None, in rows of earlier versions: that of the row."""
 
 
 class AuditRow(

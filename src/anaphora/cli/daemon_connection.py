@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import itertools
 import os
@@ -34,6 +35,7 @@ from .common import report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
+    from anaphora.client.config.resolve import ResolvedProvider
     from anaphora.daemon.admin import Admin
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig
@@ -226,7 +228,8 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
             stack.push_async_callback(nodes.close)
             grants = await nodes.prepare(home, grants)
         directory = await Directory.open(home, store, grants)
-        admin = Admin(directory, store, config=lambda: config)
+        providers = functools.partial(_known_providers, home, config)
+        admin = Admin(directory, store, config=lambda: config, providers=providers)
         if method.startswith("admin.spend."):
             await _register_spend(stack, admin, home, daemon, store)
         if nodes is not None:
@@ -239,9 +242,8 @@ async def _register_spend(
 ) -> None:
     """With the audit log of the home, which no daemon writes now; in PostgreSQL, with a chain of
     its own."""
-    from anaphora.audit.log import AuditLog
     from anaphora.audit.log_postgres import PostgresLog
-    from anaphora.daemon.audit_place import audit_place
+    from anaphora.daemon.audit_place import audit_place, open_audit, row_key
     from anaphora.daemon.money.administration import SpendAdmin
 
     audit = None
@@ -249,9 +251,18 @@ async def _register_spend(
         place = audit_place(home, daemon)
         if isinstance(place, PostgresLog):
             stack.callback(place.close)
-        audit = await asyncio.to_thread(AuditLog, place, node=daemon.node_name)
-        stack.push_async_callback(asyncio.to_thread, audit.close)
+        audit = await open_audit(stack, place, store, daemon.node_name, row_key(home))
     SpendAdmin(store, audit).register(admin)
+
+
+def _known_providers(home: Home, config: ClientConfig) -> dict[str, ResolvedProvider]:
+    """None where a key is missing: `serve --check` names it."""
+    from anaphora.daemon.home.secrets import resolve_providers
+
+    try:
+        return resolve_providers(home, config)
+    except AnaphoraError:
+        return {}
 
 
 def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:

@@ -19,11 +19,13 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig
+from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
 from .access.grants import AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
+from .access.shared_caches import shared_caches
 from .home.extensions import APP_ID, PERMISSIONS, UNLIMITED
 from .store import Store, TokenRow
 
@@ -93,13 +95,16 @@ class Admin:
         store: Store,
         *,
         config: Callable[[], ClientConfig],
+        providers: Callable[[], Mapping[str, ResolvedProvider]] = dict,
         problems: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`problems` are those of files that are not in force."""
+        """`providers` have their keys, where these are known; `problems` are those of files that
+        are not in force."""
         self._directory = directory
         self._store = store
         self._config = config
+        self._providers = providers
         self._problems = problems
         self._clock = clock
         self._methods: dict[str, AdminMethod] = {}
@@ -257,7 +262,11 @@ class Admin:
         if app not in grants.apps:
             return [f"extensions.yaml has no grant for {app}: all its calls are refused"]
         alone = msgspec.structs.replace(grants, apps={app: grants.apps[app]})
-        return list(alone.warnings(self._directory.token_apps()))
+        shared = shared_caches(grants.apps.values(), self._config().routes, self._providers())
+        return [
+            *alone.warnings(self._directory.token_apps()),
+            *(str(each) for each in shared if app in each.apps),
+        ]
 
     def _token(self, row: TokenRow) -> dict[str, Any]:
         state = "valid" if self._directory.is_valid(row.id) else "expired"

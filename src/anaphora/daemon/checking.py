@@ -68,6 +68,7 @@ def check_home(options: ServeOptions) -> HomeCheck:
         *settings.grants.warnings(token_apps),
         *(f"not in force: {each}" for each in files.problems),
         *unmatched(settings),
+        *map(str, settings.shared_caches()),
         *price_warnings(options.clock()),
     )
     return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)

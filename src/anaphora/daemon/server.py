@@ -162,7 +162,7 @@ class Daemon:
         self._set_socket_mode()
         if not self._files.problems:
             _log.info("reloaded")
-        log_warnings(settings.grants, self.services.directory)
+        log_warnings(settings, self.services.directory)
 
     def _set_socket_mode(self) -> None:
         with contextlib.suppress(OSError):
@@ -193,6 +193,7 @@ class Daemon:
                 self.reload_if_changed()
                 handler.end_expired()
                 self.services.calls.write_refusals()
+                self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
                 if certificate is not None and certificate.reload():
@@ -244,9 +245,11 @@ def socket_mode(grants: Grants) -> int:
     return 0o666 if any(grant.uids for grant in grants.apps.values()) else 0o600
 
 
-def log_warnings(grants: Grants, directory: Directory) -> None:
-    for warning in grants.warnings(directory.token_apps()):
+def log_warnings(settings: Settings, directory: Directory) -> None:
+    for warning in settings.grants.warnings(directory.token_apps()):
         _log.warning("%s", warning)
+    for shared in settings.shared_caches():
+        _log.warning("%s", shared)
 
 
 @contextlib.asynccontextmanager
@@ -275,7 +278,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         metrics.gauges(*service_gauges(services, options.clock))
         daemon = Daemon(home, files, services, metrics, log)
         await _listen(stack, daemon, config)
-        log_warnings(settings.grants, services.directory)
+        log_warnings(settings, services.directory)
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
         _log.info("serving at %s", daemon.listens_at)

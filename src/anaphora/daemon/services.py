@@ -22,7 +22,7 @@ from .admin import Admin
 from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .handler import EndpointHandler, RpcHandler
-from .home import Home
+from .home import Home, derived_key
 from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
 from .money.administration import SpendAdmin
@@ -88,6 +88,7 @@ async def open_services(
         directory,
         store,
         config=lambda: files.current.config,
+        providers=lambda: files.current.providers,
         problems=lambda: files.problems,
         clock=clock,
     )
@@ -111,6 +112,7 @@ async def open_services(
         clock=clock,
         watchers=watchers,
         shared_state=shared,
+        prefix_key=derived_key(home, "prefixes of prompts"),
     )
     calls.use_grants(settings.grants.apps.values())
     directory.on_revoke(calls.forget)

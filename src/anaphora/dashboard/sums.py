@@ -117,11 +117,13 @@ def masked(call: AuditEnvelope) -> AuditEnvelope:
     something is hidden or not; the hash of the response would tell its usage."""
     own = call.own
     if own is not None:
+        unbilled = own.unbilled_nano_usd
         call = replace(
             call,
             usage=own.usage,
             cost_nano_usd=own.cost_nano_usd,
             saved_nano_usd=own.saved_nano_usd,
+            unbilled_nano_usd=call.unbilled_nano_usd if unbilled is None else unbilled,
             own=None,
         )
     return replace(call, usage=replace(call.usage, read=call.usage.read or 0), raw_hash="")

@@ -297,10 +297,25 @@ class MarkerPlanner:
         if state.cache_key is None:
             limit, end = self._rules.key_requests, marking.stable_end(rendered)
             if limit is not None and end is not None and end >= 0:
-                shared = self._prompt_of(rendered).key(end).hex()
-                crowded = self._memory.calls_per_minute(at) >= limit.value
-                state.cache_key = f"{shared}-{state.number}" if crowded else shared
+                state.cache_key = self._prompt_of(rendered).key(end).hex()
+                if self._memory.calls_per_minute(at) >= limit.value:
+                    state.cache_key = self.split_key(rendered, state.cache_key)
         return state.cache_key
+
+    def split_key(self, rendered: Rendered, shared: str) -> str:
+        """The cache key of one conversation among many with the same beginning: by its first
+        message, so that any process gives it the same one."""
+        prompt, end = self._prompt_of(rendered), marking.stable_end(rendered)
+        first = min(0 if end is None else end + 1, len(prompt) - 1)
+        return f"{shared}-{int.from_bytes(prompt.key(first)[:8])}"
+
+    def key_plan(self, rendered: Rendered, *, at: float) -> Plan | None:
+        """The plan of a call at a provider that routes by a cache key and takes no markers: also of
+        the first call of a conversation, since a later one has the same key. None elsewhere."""
+        if self._takes_marks or self._rules.key_requests is None:
+            return None
+        key = self._cache_key(rendered, at)
+        return None if key is None else Plan(marks=rendered.marks, key=key)
 
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         prompt = self._prompt

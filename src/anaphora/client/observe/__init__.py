@@ -56,6 +56,7 @@ class OwnBill(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
+    unbilled_nano_usd: int = 0
 
 
 class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):

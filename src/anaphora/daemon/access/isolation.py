@@ -1,7 +1,8 @@
 """Keeps apps from seeing each other in a cache that they share at a provider.
 
 Where a provider has cache keys or salts, each app gets its own. Elsewhere a call may read what
-another app wrote: such tokens are shown to the app, and charged to it, as if it had been alone.
+another app wrote: such tokens are shown to the app as if it had been alone. What it is charged is
+the provider's bill.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
@@ -45,7 +47,7 @@ class SharedProviders:
         routes: Mapping[str, Sequence[Hop]],
         providers: Mapping[str, ResolvedProvider],
     ) -> None:
-        self._accounts = {name: _account(one) for name, one in providers.items()}
+        self._accounts = {name: account_of(one) for name, one in providers.items()}
         users: dict[Hashable, set[str]] = {}
         for grant in grants:
             for name in grant.llm.providers:
@@ -62,12 +64,17 @@ class SharedProviders:
             return False
         if self._users is None:
             return True
-        users = self._users.get(self._accounts.get(provider, provider), set())
+        users = self._users.get(self.account(provider), set())
         return bool(users - {app.app})
+
+    def account(self, provider: str) -> Hashable:
+        """What an entry of llm.yaml shares a cache by."""
+        return self._accounts.get(provider, provider)
 
 
 @hides_arguments
-def _account(one: ResolvedProvider) -> Hashable:
+def account_of(one: ResolvedProvider) -> Hashable:
+    """What entries of llm.yaml share a cache by."""
     key = b"" if one.secret is None else blake3(one.secret.reveal().encode()).digest()
     return one.system, one.base_url, key
 
@@ -93,16 +100,36 @@ class ExpectedReads(Protocol):
     def read(self) -> int: ...
 
 
-def own_usage(usage: Usage, expected: ExpectedReads | None, plan: Plan) -> tuple[Usage, int]:
-    """The usage of a call as if its app were alone, and how many tokens it read that other apps
-    wrote. `expected` is what it should read by the app's own earlier calls. The usage has the same
-    form whether there are such tokens or not: nothing as the provider wrote it, no read as 0."""
-    read = usage.read or 0
-    own = 0
-    if expected is not None:
+class OwnReads(msgspec.Struct, frozen=True, array_like=True):
+    """What a call may read of what its app wrote."""
+
+    most: int
+    """A read of at most so many tokens is the app's own;"""
+    shown: int
+    """of a longer one, so many tokens are."""
+
+    @classmethod
+    def of(cls, expected: ExpectedReads | None) -> OwnReads:
+        """By the call before it."""
+        if expected is None:
+            return NO_READS
         held = expected.read >= _NEARLY * expected.left
         own = max(expected.read, expected.left if held else 0)
-    hidden = read - min(read, own)
+        return cls(own, own)
+
+    def joined(self, other: OwnReads) -> OwnReads:
+        return OwnReads(max(self.most, other.most), max(self.shown, other.shown))
+
+
+NO_READS = OwnReads(0, 0)
+
+
+def own_usage(usage: Usage, own: OwnReads | None, plan: Plan) -> tuple[Usage, int]:
+    """The usage of a call as if its app were alone, and how many tokens it read that other apps
+    wrote. `own` is what it may read of the app's own earlier calls. The usage has the same form
+    whether there are such tokens or not: nothing as the provider wrote it, no read as 0."""
+    read, own = usage.read or 0, own or NO_READS
+    hidden = 0 if read <= own.most else read - min(read, own.shown)
     changed = replace(usage, read=read - hidden, raw=None)
     if not hidden:
         return changed, 0

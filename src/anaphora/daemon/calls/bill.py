@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class CallBill:
-    """The bill of a call, as far as the app itself caused it."""
+    """What the provider bills for a call, which is what its app is charged; and the same as the app
+    sees it, without what other apps wrote to a cache that they share."""
 
     def __init__(self, tools: CallTools, call: AppCall, builder: RequestBuilder) -> None:
         self._tools = tools
@@ -51,6 +52,7 @@ class CallBill:
         self._builder = builder
         self._hold: OpenHold | None = None
         self._cost: AttemptCost | None = None
+        self._shown_usd: Decimal | None = None
         self.bound = CostBound(0, 0, 0)
         """Of the attempt at hand."""
         self.usage = Usage()
@@ -60,11 +62,23 @@ class CallBill:
         self.saved: Decimal | None = None
         """What the cache saved, as the app sees it."""
         self.unbilled = 0
-        """Nano-dollars that were charged for attempts without a bill."""
+        """Nano-dollars that were charged for attempts without a bill,"""
+        self.shown_unbilled = 0
+        """and the same as the app sees it."""
 
     @property
-    def cost_usd(self) -> Decimal | None:
-        return None if self._cost is None else self._cost.usd
+    def shown_usd(self) -> Decimal | None:
+        """What the answered attempt cost, as the app sees it."""
+        return self._shown_usd
+
+    @property
+    def hides(self) -> bool:
+        """Whether the app sees other figures than the operator."""
+        return bool(self.hidden) or self.shown_unbilled != self.unbilled
+
+    def _add_unbilled(self, charged: int, shown: int | None = None) -> None:
+        self.unbilled += charged
+        self.shown_unbilled += charged if shown is None else shown
 
     @property
     def disputed(self) -> bool:
@@ -105,34 +119,40 @@ class CallBill:
         except Exception as problem:
             flight.failed("settle_failed", problem)
             if hold is not None:
-                self.unbilled += hold.hold.bound
+                self._add_unbilled(hold.hold.bound)
                 hold.settle_at_bound()
 
     def _note(self, flight: InFlight, reply: Reply) -> None:
-        """Notes the bill, as far as the app itself caused it."""
+        """Notes the usage, as the app sees it."""
         remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
         self.usage = reply.usage
         if remembered is None:
             return
         if self._builder.masked:
-            expected = self._tools.memory.expect(remembered, flight.target.rules)
+            expected = self._builder.own_reads(flight.target.rules)
             self.usage, self.hidden = own_usage(reply.usage, expected, prepared.plan)
         # A verdict needs to know whether reads are reported at all.
         billed = self.usage if reply.usage.read is not None else reply.usage
         remembered.sent = replace(
             remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
         )
+        # With the settlement: in one transaction.
+        flight.guarded("verdict_failed", None, self._builder.note_prefixes, flight.target.rules)
 
     def _settle(self, hold: OpenHold, flight: InFlight) -> None:
-        prepared = flight.prepared[flight.index]
-        usage, plan = self.usage, prepared.plan
-        price, surcharge = billed_rates(self._builder.facts, flight, flight.reply)
-        cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
-        profile = flight.target.profile
-        cost = self._cost = checked_cost(cost, hold.hold.bound, self.bound, profile)
-        if cost.usd is None:
-            self.unbilled += cost.nano_usd
+        prepared, reply, bound = flight.prepared[flight.index], flight.reply, hold.hold.bound
+        assert reply is not None
+        usage, plan, profile = reply.usage, prepared.plan, flight.target.profile
+        price, surcharge = billed_rates(self._builder.facts, flight, reply)
+        cost = cost_of_reply(usage, price, plan, bound, surcharge)
+        cost = shown = self._cost = checked_cost(cost, bound, self.bound, profile)
         saved = self.saved = saved_usd(usage, price)
+        if self.hidden and not self.disputed:
+            shown = cost_of_reply(self.usage, price, plan, bound, surcharge)
+            self.saved = saved_usd(self.usage, price)
+        self._shown_usd = shown.usd
+        if cost.usd is None:
+            self._add_unbilled(cost.nano_usd)
         hold.settle_later(
             cost.nano_usd,
             cost.kind,
@@ -140,12 +160,11 @@ class CallBill:
             read_by_others=self.hidden,
             labels=self._labels(prepared, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
-            model=booked_model(self._builder.facts, flight.target, flight.reply),
+            model=booked_model(self._builder.facts, flight.target, reply),
         )
-        if not self.hidden:
-            flight.cost_usd, flight.saved = cost.usd, saved
+        flight.cost_usd, flight.saved = cost.usd, saved
         if cost.kind == "bound":
-            self._bill_later(hold, flight, flight.reply)
+            self._bill_later(hold, flight, reply)
 
     def _bill_later(self, hold: OpenHold, flight: InFlight, reply: Reply | None) -> bool:
         """Whether the bill comes when the app fetches the response: the provider makes it in the
@@ -154,9 +173,7 @@ class CallBill:
         facts = builder.facts
         if facts is None or not facts.background or reply is None or not reply.id:
             return False
-        expected = None
-        if builder.masked and builder.remembered is not None:
-            expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
+        expected = builder.own_reads(flight.target.rules) if builder.masked else None
         bill = LateBill.of(
             reply.id,
             hold,
@@ -174,25 +191,29 @@ class CallBill:
     ) -> None:
         prepared, target = flight.prepared[flight.index], flight.target
         if not isinstance(error, Upstream) and self._bill_later(hold, flight, partial):
-            self.unbilled += hold.hold.bound
+            self._add_unbilled(hold.hold.bound)
             hold.settle_at_bound()
             return
         facts = self._builder.facts
         price, surcharge = billed_rates(facts, flight, partial)
-        partial, hidden = self._own_part(flight, partial)
-        cost = cost_of_failure(
-            error,
-            partial,
-            price=price,
-            plan=prepared.plan,
-            bound=hold.hold.bound,
-            input_tokens=self.bound.input_tokens,
-            output=self._failed_output(flight, error, partial),
-            answers=1 if facts is None else facts.n,
-            bytes_per_token=target.profile.bytes_per_token.value,
-            surcharge=surcharge,
-        )
-        self.unbilled += cost.nano_usd
+        output = self._failed_output(flight, error, partial)
+
+        def cost_of(received: Reply | None) -> AttemptCost:
+            return cost_of_failure(
+                error,
+                received,
+                price=price,
+                plan=prepared.plan,
+                bound=hold.hold.bound,
+                input_tokens=self.bound.input_tokens,
+                output=output,
+                answers=1 if facts is None else facts.n,
+                bytes_per_token=target.profile.bytes_per_token.value,
+                surcharge=surcharge,
+            )
+
+        cost, (own, hidden) = cost_of(partial), self._own_part(flight, partial)
+        self._add_unbilled(cost.nano_usd, cost_of(own).nano_usd if hidden else None)
         hold.settle_later(
             cost.nano_usd,
             cost.kind,
@@ -220,14 +241,11 @@ class CallBill:
         )
 
     def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:
-        """A reply that broke off, as far as the app itself caused its usage, and how many tokens it
-        read that other apps wrote."""
-        remembered = self._builder.remembered
-        if partial is None or partial.usage.input is None:
+        """A reply that broke off, with the usage that its app may see, and how many tokens it read
+        that other apps wrote."""
+        if partial is None or partial.usage.input is None or not self._builder.masked:
             return partial, 0
-        if remembered is None or not self._builder.masked:
-            return partial, 0
-        expected = self._tools.memory.expect(remembered, flight.target.rules)
+        expected = self._builder.own_reads(flight.target.rules)
         plan = flight.prepared[flight.index].plan
         usage, hidden = own_usage(partial.usage, expected, plan)
         return replace(partial, usage=usage), hidden

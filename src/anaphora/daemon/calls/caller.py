@@ -11,13 +11,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
+from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
 from anaphora.client.attempts import Attempts
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
@@ -26,7 +25,13 @@ from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
 from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
-from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
+from anaphora.daemon.access.isolation import (
+    OwnReads,
+    SharedProviders,
+    own_extras,
+    own_reply,
+    own_usage,
+)
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.cut_calls import reads_on
@@ -103,8 +108,8 @@ class DelegatedCall(Caller):
         self._grown: list[GrowingConversation] = []
         self._sent = False
         """An attempt may have reached a provider."""
-        self._expected: Prediction | None = None
-        """What a stream should read by the app's own earlier calls."""
+        self._own: OwnReads | None = None
+        """What a stream may read of the app's own earlier calls."""
         self._refused = False
         """The daemon refused the call before anything was sent."""
         self._early: Verdict | None = None
@@ -320,8 +325,13 @@ class DelegatedCall(Caller):
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
         call, remembered = self._call, self._builder.remembered
         own, bill = None, self._bill
-        if bill.hidden:
-            own = OwnBill(usage=bill.usage, cost_usd=bill.cost_usd, saved=bill.saved)
+        if bill.hides:
+            own = OwnBill(
+                usage=bill.usage,
+                cost_usd=bill.shown_usd,
+                saved=bill.saved,
+                unbilled_nano_usd=bill.shown_unbilled,
+            )
         return replace(
             super()._ended(flight, record),
             own=own,
@@ -379,9 +389,7 @@ class DelegatedCall(Caller):
         target, builder = flight.target, self._builder
         if builder.masked:
             reply = own_reply(reply, self._bill.usage)
-        cost: Decimal | None = flight.cost_usd
-        if self._bill.hidden:
-            cost = self._bill.cost_usd
+        cost = self._bill.shown_usd if self._bill.hidden else flight.cost_usd
         # Bytes that pass only where nothing is hidden would tell that.
         passes = builder.passes_bytes and not builder.masked
         return AppReply(
@@ -402,8 +410,8 @@ class DelegatedCall(Caller):
     def _stream_head(self, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
         target, prepared = flight.target, flight.prepared[flight.index]
         self._judge_early(flight)
-        if self._builder.masked and (remembered := self._builder.remembered) is not None:
-            self._expected = self._tools.memory.expect(remembered, target.rules)
+        if self._builder.masked:
+            self._own = self._builder.own_reads(target.rules)
         start = next((event for event in events if isinstance(event, ReplyStart)), None)
         # Usage comes later: whether it has to be changed is not known yet.
         passes = self._builder.passes_bytes and not self._builder.masked
@@ -434,7 +442,7 @@ class DelegatedCall(Caller):
         if isinstance(event, ReplyStart):
             return replace(event, extras=own_extras(event.extras))
         if isinstance(event, UsageUpdate):
-            return UsageUpdate(own_usage(event.usage, self._expected, self._builder.plan)[0])
+            return UsageUpdate(own_usage(event.usage, self._own, self._builder.plan)[0])
         return event
 
 

@@ -25,6 +25,7 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.daemon.shared_state import SharedState
 from anaphora.rendered import Plan
 
+from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations, SharedLine
 
 #: Calls of one app with one model that are remembered, and the bytes of their prompts.
@@ -56,6 +57,12 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
     """Where it is saved for other nodes."""
 
     @property
+    def continues(self) -> bool:
+        """Whether it continues an answered call of its conversation; until it is answered."""
+        earlier = _answered(self.earlier)
+        return earlier is not None and earlier.continues
+
+    @property
     def plan(self) -> Plan | None:
         """Where markers should be; None: the request is left as it is."""
         return None if self.planned is None else self.planned.plan
@@ -64,8 +71,12 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
 class CallMemory:
     """The recent calls of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self, shared: SharedState | None = None) -> None:
-        """`shared` is where other nodes find the conversations of this one."""
+    def __init__(
+        self, shared: SharedState | None = None, prefixes: OwnPrefixes | None = None
+    ) -> None:
+        """`shared` is where other nodes find the conversations of this one; `prefixes` are those
+        that apps have sent, also on other nodes and before a restart."""
+        self.prefixes = prefixes
         shares = shared is not None and not shared.alone
         self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
         self._shared = SharedConversations(shared, self._plans) if shared and shares else None
@@ -126,6 +137,22 @@ class CallMemory:
         call.planned = self._plans.add_found(request, matched, scope=scope, at=at)
         self._trim()
         return call
+
+    async def keep_key(
+        self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: Hashable
+    ) -> None:
+        """Gives a call that this node knows no earlier one of the cache key that its conversation
+        has elsewhere, or had before a restart."""
+        planned = call.planned
+        if self.prefixes is None or planned is None or call.turn > 1:
+            return
+        if planned.plan is None or planned.plan.key is None or not request.takes_markers:
+            return
+        split = await self.prefixes.was_split(place, call.sent)
+        if split is not None:
+            self._plans.split_key(planned, request, split, scope=scope)
+        elif "-" in planned.plan.key:
+            self.prefixes.split(place, call.sent)
 
     def expect(self, call: RememberedCall, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the app's own earlier calls; None where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -56,6 +57,7 @@ from .caller import CallTools, DelegatedCall
 from .conversations import CallMemory
 from .counting import provider_count
 from .explanations import BreakTexts, Explanations
+from .own_prefixes import OwnPrefixes
 from .provider_news import ProviderNews
 from .reading_on import ReadOnCalls, WaitedCall
 from .requests import RequestBuilder, parse_request
@@ -85,11 +87,14 @@ class CallService:
         watchers: Iterable[Watcher] = (),
         transport: HttpTransport | None = None,
         shared_state: SharedState | None = None,
+        prefix_key: bytes = b"",
     ) -> None:
-        """`shared_state` is what the daemon's nodes share; memory by default."""
+        """`shared_state` is what the daemon's nodes share; memory by default. `prefix_key` is the
+        key of digests of prompts in the store, the same on all nodes; random by default."""
         self.shared_state = shared_state or SharedState.open(None)
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._history = StoredHistory(store)
+        self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.late_bills = LateBills()
         self._clock = clock
         self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
@@ -107,7 +112,7 @@ class CallService:
         self._tools = CallTools(
             ledger=ledger,
             rates=GrantRates(self.shared_state),
-            memory=CallMemory(self.shared_state),
+            memory=CallMemory(self.shared_state, self.prefixes),
             shared=self._shared,
             shared_state=self.shared_state,
             news=ProviderNews(self._pool, self.shared_state),
@@ -170,6 +175,7 @@ class CallService:
             await self._refresher.close()
         await self.read_on.close()
         await self._pool.close()
+        await self.prefixes.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 

@@ -45,6 +45,7 @@ from anaphora.values import Notice, Reply
 
 from .caller import ADAPTER, CallTools
 from .conversations import RememberedCall
+from .own_prefixes import PrefixScope
 from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
 
 #: Conversations that are remembered, and the bytes of their last requests.
@@ -376,12 +377,21 @@ class PrefixRefresher:
         call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
         await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
         kept.count += 1
-        kept.usd += call.bill.cost_usd or Decimal(0)
+        kept.usd += call.bill.shown_usd or Decimal(0)
         if (call.bill.usage.read or 0) < NEARLY * prefix.tokens:
             return False
         if remembered is not None and state.sent is not None:
             self._tools.memory.refreshed(remembered, state.sent)
+            self._keep_own(kept, remembered)
         return True
+
+    def _keep_own(self, kept: PausedConversation, remembered: RememberedCall) -> None:
+        """What is read of the prefix later is still the app's own."""
+        shared, prefixes = self._tools.shared, self._tools.memory.prefixes
+        provider, target = kept.target.endpoint.id, kept.target
+        if prefixes is not None and shared.isolates(kept.app.grant, provider):
+            place = PrefixScope(kept.app.id, shared.account(provider), provider, target.model)
+            prefixes.add(place, remembered.sent, target.rules)
 
 
 def _notice(code: str, text: str) -> Notice:

@@ -22,7 +22,7 @@ from anaphora.client.response import Record
 from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
-from anaphora.daemon.access.isolation import own_usage
+from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.settling import AttemptCost
 from anaphora.daemon.values import App, AppCall
@@ -69,7 +69,8 @@ class _RefreshBill(CallBill):
         if self._builder.masked:
             prepared = flight.prepared[flight.index]
             expected = self._state.predict(prepared)
-            self.usage, self.hidden = own_usage(reply.usage, expected, prepared.plan)
+            own = OwnReads.of(expected)
+            self.usage, self.hidden = own_usage(reply.usage, own, prepared.plan)
 
 
 class DelegatedRefresh(DelegatedCall):

@@ -14,13 +14,18 @@ from anaphora.analysis.conversation_plans import ReadRequest, read_split
 from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.canonical import string
-from anaphora.catalog import Dialect
+from anaphora.catalog import CacheRules, Dialect
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
-from anaphora.daemon.access.isolation import SharedProviders, app_key, keys_separate
+from anaphora.daemon.access.isolation import (
+    OwnReads,
+    SharedProviders,
+    app_key,
+    keys_separate,
+)
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import AppCall, WireRequest
@@ -45,6 +50,7 @@ from .filling import (
     without_empty_turns,
 )
 from .foreign_params import AdaptedParams
+from .own_prefixes import NOT_FOUND, PrefixScope
 
 #: Fields that every dialect of a wire reads like the wire's own provider.
 _PLAIN = frozenset(
@@ -92,13 +98,17 @@ class RequestBuilder:
         self.masked = False
         """What other apps wrote to the cache must not be seen."""
         self.plan = Plan()
+        self._place: PrefixScope | None = None
+        """Where the current target caches; None before it is known."""
+        self._found = NOT_FOUND
+        """What the app has sent of the prompt before."""
 
     async def build(self, target: Target, *, stream: bool) -> PreparedRequest:
         if (before := self.remembered) is not None:  # at another target, which failed
             self._memory.fail(before)
             self._conversation = self._conversation or (before.conversation, before.turn)
             self.remembered = None
-        self.hides_usage = False
+        self.hides_usage, self._found, self._place = False, NOT_FOUND, None
         # A cached content is one app's own, and so is what is read from it.
         self.masked = not self._names_cached_content() and self._shared.isolates(
             self._call.app.grant, target.endpoint.id
@@ -110,7 +120,29 @@ class RequestBuilder:
         else:
             prepared = await self._translate(target, stream)
         self.plan = prepared.plan
+        if self.masked:
+            await self._find_own(target.rules)
         return prepared
+
+    async def _find_own(self, rules: CacheRules) -> None:
+        prefixes, remembered, place = self._memory.prefixes, self.remembered, self._place
+        if prefixes is not None and remembered is not None and place is not None:
+            self._found = await prefixes.find(place, remembered.sent, rules)
+
+    def own_reads(self, rules: CacheRules) -> OwnReads:
+        """What the call may read of what its app wrote."""
+        expected, remembered = None, self.remembered
+        # Of conversations that only begin alike, a provider of units may have kept nothing.
+        units = rules.automatic_breakpoint.value == "units"
+        if remembered is not None and (remembered.continues or not units):
+            expected = self._memory.expect(remembered, rules)
+        return OwnReads.of(expected).joined(self._found.reads)
+
+    def note_prefixes(self, rules: CacheRules) -> None:
+        """The call was answered: what it left in the cache is the app's own."""
+        prefixes, remembered = self._memory.prefixes, self.remembered
+        if self.masked and prefixes is not None and remembered is not None and self._place:
+            prefixes.add(self._place, remembered.sent, rules, self._found.end)
 
     def _names_cached_content(self) -> bool:
         request = self._call.request
@@ -310,6 +342,11 @@ class RequestBuilder:
         )
         if self._conversation is not None:
             remembered.conversation, remembered.turn = self._conversation
+        place = self._place = PrefixScope(
+            app.id, self._shared.account(target.endpoint.id), target.endpoint.id, target.model
+        )
+        if target.rules.key_requests is not None:
+            await self._memory.keep_key(remembered, read, place, scope=scope)
         plan = remembered.plan or own
         if self.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")

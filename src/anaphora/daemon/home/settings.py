@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.daemon.access.shared_caches import SharedCache, shared_caches
 from anaphora.errors import AnaphoraError, InvalidConfig
 
 from . import Home
@@ -39,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     daemon: DaemonConfig
     providers: Providers
     grants: Grants
+
+    def shared_caches(self) -> list[SharedCache]:
+        """Apps that share the cache of an account without saying so."""
+        return shared_caches(self.grants.apps.values(), self.config.routes, self.providers)
 
 
 class SettingsFiles:

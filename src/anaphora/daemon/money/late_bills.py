@@ -16,7 +16,7 @@ from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.client.response import BlockShare
 from anaphora.client.target import Target
-from anaphora.daemon.access.isolation import ExpectedReads, own_usage
+from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.daemon.store import Hold
 from anaphora.errors import AnaphoraError, Upstream
@@ -57,13 +57,6 @@ class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
     """Whether it had begun when it was canceled; None: unknown."""
 
 
-class OwnReads(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens that the app's earlier calls left in the cache, and what should be read of them."""
-
-    left: int
-    read: int
-
-
 class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What the bill of a response is computed from, without its prompt."""
 
@@ -78,7 +71,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     most: CostBound
     masked: bool
     """Other apps use the cache, too."""
-    expected: ExpectedReads | None
+    expected: OwnReads | None
 
     @classmethod
     def of(
@@ -90,7 +83,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         *,
         most: CostBound,
         masked: bool,
-        expected: ExpectedReads | None,
+        expected: OwnReads | None,
     ) -> LateBill:
         """Of a call that was answered without a bill."""
         prepared = flight.prepared[flight.index]
@@ -113,7 +106,6 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """For the other nodes, and for this one after a restart: without names of tools, and of
         objects."""
         facts = replace(self.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
-        expected = self.expected
         kept = _StoredBill(
             hold=self.hold.hold,
             facts=facts,
@@ -124,7 +116,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             shares=_largest(self.shares),
             most=self.most,
             masked=self.masked,
-            expected=None if expected is None else OwnReads(expected.left, expected.read),
+            expected=self.expected,
         )
         return msgspec.json.encode(kept).decode()
 
@@ -157,7 +149,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         usage, labels, saved = reply.usage, dict[str, int](), None
         if usage.input is not None:
             if self.masked:
-                usage, hidden = own_usage(usage, self.expected, self.plan)
+                _, hidden = own_usage(usage, self.expected, self.plan)
             bound = self.hold.hold.bound
             cost = cost_of_reply(usage, price, self.plan, bound, surcharge)
             cost = checked_cost(cost, bound, self.most, self.target.profile)

@@ -60,7 +60,7 @@ def pointers(
 def candidates(prompt: ComparedPrompt, salts: Salts) -> tuple[list[bytes], list[int]]:
     """The names to look for, the most telling first, and the chunk that each is at."""
     leading, hinted = prompt.leading, salts.hinted
-    ends = list(_earlier_ends(prompt))
+    ends = list(earlier_ends(prompt))
     names = [b"e" + hinted + prompt.key(end) for end in ends]
     positions = list(ends)
     if len(prompt) - 1 > leading:
@@ -73,13 +73,13 @@ def candidates(prompt: ComparedPrompt, salts: Salts) -> tuple[list[bytes], list[
     return names, positions
 
 
-def _earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
+def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
     """The end of the prompt, and where earlier prompts of the conversation ended: before replies of
     the model."""
     position, found = len(prompt) - 1, 0
     yield position
     while position > prompt.leading + 1 and found < _MOST_TURNS:
-        if _is_reply(prompt, position) and not _is_reply(prompt, position - 1):
+        if is_reply(prompt, position) and not is_reply(prompt, position - 1):
             found += 1
             yield position - 1
         position -= 1
@@ -89,7 +89,7 @@ def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
     """How many replies of the model are behind the first chunks; 2 stands for more."""
     replies, before = 0, False
     for position in range(max(chunks, prompt.leading + 1), len(prompt)):
-        reply = _is_reply(prompt, position)
+        reply = is_reply(prompt, position)
         replies += reply and not before
         if replies == 2:
             break
@@ -97,7 +97,7 @@ def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
     return replies
 
 
-def _is_reply(prompt: ComparedPrompt, position: int) -> bool:
+def is_reply(prompt: ComparedPrompt, position: int) -> bool:
     """Whether a chunk is from the model. Some wires have items of no role for that."""
     run, index = prompt.rendered.locate(position)
     if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:

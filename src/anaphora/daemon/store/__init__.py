@@ -25,9 +25,9 @@ ESTIMATED_KINDS: frozenset[EntryKind] = frozenset(("estimated", "bound", "disput
 LARGEST_AMOUNT = 2**53
 
 HandleKind: TypeAlias = Literal[
-    "response", "item", "conversation", "file", "batch", "cached_content", "container"
+    "response", "item", "conversation", "file", "batch", "cached_content", "container", "prefix"
 ]
-"""An item is one of a stored response."""
+"""An item is one of a stored response; a prefix the beginning of a prompt, by its keyed digest."""
 
 
 class SpendLimits(msgspec.Struct, frozen=True):
@@ -274,6 +274,10 @@ class Store(Protocol):
     async def add_handle(self, handle: HandleRow) -> None:
         """Also replaces the row of the same kind, provider and id where it is the same app's;
         another app's stays. Kept and written later where the disk is full, as a settle is."""
+        ...
+
+    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
+        """The same without waiting: written with the next hold or settlement. Never raises."""
         ...
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:

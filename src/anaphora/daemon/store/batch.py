@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec.structs import astuple, replace
 
 from anaphora.audit.log_sqlite import transaction
-from anaphora.daemon.access.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
@@ -402,22 +402,21 @@ def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantEx
     """The month first: its limit opens later."""
     bound, limits = request.hold.bound, request.limits
     if limits.per_month is not None and month + bound > limits.per_month:
-        return refusal("usd_per_month", limits.per_month, month, bound, end_of_month(day))
+        return refusal("usd_per_month", limits.per_month, bound, end_of_month(day))
     if limits.per_day is not None and today + bound > limits.per_day:
-        return refusal("usd_per_day", limits.per_day, today, bound, end_of_day(day))
+        return refusal("usd_per_day", limits.per_day, bound, end_of_day(day))
     return None
 
 
-def refusal(name: str, limit: int, charged: int, bound: int, end: float) -> GrantExceeded:
-    """`end`: when the limit's period ends."""
-    message = (
-        f"{name} is {_dollars(limit)}: {_dollars(charged)} are spent or held, and this call can"
-        f" cost {_dollars(bound)}"
-    )
-    return GrantExceeded(message, limit=name, resets_at=end if bound <= limit else None)
-
-
-def _dollars(nano: int) -> str:
-    text = f"{nano // NANO}.{nano % NANO:09d}".rstrip("0")
-    whole, _, part = text.partition(".")
-    return f"{whole}.{part.ljust(2, '0')}"
+def refusal(name: str, limit: int, bound: int, end: float) -> GrantExceeded:
+    """`end`: when the limit's period ends. No amount: what is spent tells what other apps have in a
+    cache that they share with this one."""
+    if bound > limit:
+        message = (
+            f"{name} is less than this call can cost; a smaller max_tokens or a shorter prompt may"
+            " fit"
+        )
+        return GrantExceeded(message, limit=name)
+    moment = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    message = f"{name} does not allow this call any more; the limit resets at {moment}"
+    return GrantExceeded(message, limit=name, resets_at=end)

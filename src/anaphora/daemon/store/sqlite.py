@@ -176,6 +176,9 @@ class SqliteStore(SmallTables):
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(Change(sql.replace("$", "?"), values), kept=kept)
 
+    def _change_later(self, sql: str, *values: Any) -> None:
+        self._commits.put(Change(sql.replace("$", "?"), values))
+
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
         """Notes that the rows of an audit log have a MAC, from `first` on, where that is not known
         for this key. A log that ends before the first known one is new, or was replaced: all of its

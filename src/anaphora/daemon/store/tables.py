@@ -9,6 +9,11 @@ from typing import Any
 from . import HandleKind, HandleRow, TokenRow
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
+ADD_HANDLE = (
+    f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+    " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
+    " tokens = excluded.tokens, bill = excluded.bill WHERE handles.app = excluded.app"
+)
 #: Ids that are looked up in one statement.
 _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
@@ -24,6 +29,10 @@ class SmallTables(ABC):
     @abstractmethod
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         """`kept`: written later where the disk is full."""
+
+    @abstractmethod
+    def _change_later(self, sql: str, *values: Any) -> None:
+        """Without waiting. Never raises."""
 
     # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
 
@@ -54,14 +63,11 @@ class SmallTables(ABC):
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 
     async def add_handle(self, handle: HandleRow) -> None:
-        await self._change(
-            f"INSERT INTO handles ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6, $7)"
-            " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
-            " tokens = excluded.tokens, bill = excluded.bill WHERE handles.app = excluded.app",
-            handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
-            handle.bill,
-            kept=True,
-        )  # fmt: skip
+        await self._change(ADD_HANDLE, *_values(handle), kept=True)
+
+    def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
+        for handle in handles:
+            self._change_later(ADD_HANDLE, *_values(handle))
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
         rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
@@ -115,3 +121,10 @@ class SmallTables(ABC):
             f" LIMIT {_REMOVED_AT_ONCE}) AS old)",
             kind, before,
         )  # fmt: skip
+
+
+def _values(handle: HandleRow) -> tuple[Any, ...]:
+    return (
+        handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
+        handle.bill,
+    )  # fmt: skip

@@ -168,7 +168,7 @@ class _Pages:
         """Its own calls only, as it may see them."""
         source = self._source.for_app(app)
         pages: dict[str, Page] = {
-            "": OwnAppPage(app, self._apps.one, source),
+            "": OwnAppPage(app, self._apps.own, source),
             "conversations": ConversationsPage(source),
             "conversation": ConversationPage(source, no_text="pages of an app have no text"),
             "blocks": BlocksPage(source),

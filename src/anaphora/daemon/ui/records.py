@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -67,6 +68,20 @@ class AppRecords:
             )
             for one in await self._store.entries(query)
         ]
+
+    def own(self, app: str, view: View) -> AppRow | None:
+        """As the app may see it: its spend is that of its calls without what they read of other
+        apps' cache, which is not what it is charged."""
+        row = self.one(app, view)
+        if row is None:
+            return None
+        source, now = self._source.for_app(app), self._clock()
+        today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        day, month = (
+            source.overview(View(since=since.timestamp(), until=now, app=app)).total.cost_nano_usd
+            for since in (today, today.replace(day=1))
+        )
+        return replace(row, today_nano_usd=day, month_nano_usd=month)
 
     def spent(self, app: str | None = None) -> list[AppRow]:
         """All apps, or one, without their refused calls."""

@@ -193,8 +193,7 @@ def _grants(apps: Sequence[AppRow], site: Site) -> htpy.Node:
         "Spend against grants",
         htpy.dl(".meters")[shown],
         more(len(ordered) - _MOST_ROWS, "app"),
-        about="What apps were charged, by UTC day and month: each as if it were alone, so that what"
-        " it read from another app's cache entries counts as its own write.",
+        about="Charges by app, per UTC day and month: the provider's bills.",
     )
 
 

@@ -13,7 +13,7 @@ from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
 #: A file of another version is made anew.
-VERSION: Final = 5
+VERSION: Final = 6
 
 #: The steps that sums are kept for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
@@ -26,7 +26,7 @@ SUMS: Final = (
     "unreported",
 )  # fmt: skip
 #: What a sum changes by where an app may not see what it read of other apps.
-MASKS: Final = ("read", "written", "cost", "unpriced", "saved")
+MASKS: Final = ("read", "written", "cost", "unpriced", "saved", "unbilled")
 #: The same of blocks.
 BLOCK_MASKS: Final = ("read", "cost", "unpriced")
 #: All figures of a call.

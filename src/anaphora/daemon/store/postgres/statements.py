@@ -127,7 +127,7 @@ async def write(
     return dict(_refused(requests[row[0] - 1], *row[1:]) for row in rows)
 
 
-def _refused(request: HoldRequest, name: str, charged: int, day: str) -> tuple[str, GrantExceeded]:
+def _refused(request: HoldRequest, name: str, _charged: int, day: str) -> tuple[str, GrantExceeded]:
     limits = request.limits
     limit, end = (
         (limits.per_month, end_of_month)
@@ -135,7 +135,7 @@ def _refused(request: HoldRequest, name: str, charged: int, day: str) -> tuple[s
         else (limits.per_day, end_of_day)
     )
     assert limit is not None
-    return request.hold.id, refusal(name, limit, charged, request.hold.bound, end(day))
+    return request.hold.id, refusal(name, limit, request.hold.bound, end(day))
 
 
 async def settle_at_bound(connection: Connection, node: int) -> RecoveredHolds:

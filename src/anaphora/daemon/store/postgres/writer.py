@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from anaphora.daemon.store import Settlement
 from anaphora.daemon.store.batch import Change, HoldRequest, Operation, Outcome, corrects
 from anaphora.daemon.store.batch_queue import BatchQueue, Pending, Signal
+from anaphora.daemon.store.tables import ADD_HANDLE
 from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.postgres.connection import UNREACHABLE, described, is_data_error
 from anaphora.postgres.lane import Lane
@@ -211,6 +212,8 @@ class BatchWriter(BatchQueue):
             refused = await self._write_ledger(connection, settlements, requests)
             for sql in dict.fromkeys(one.sql for one in changes):
                 same = [one for one in changes if one.sql == sql]
+                if sql == ADD_HANDLE:  # nodes that add the same rows lock them in one order
+                    same.sort(key=lambda one: str(one.values[1]))
                 failed |= await self._change(connection, sql, same)
         return [
             refused.get(one.hold.id) if isinstance(one, HoldRequest) else failed.get(id(one))

@@ -1,0 +1,324 @@
+"""Which prefixes an app has sent itself, by account and model: what it reads of them is its own.
+
+Kept in memory and in the store, so that a restart or another node changes nothing. Only keyed
+digests, token counts and times: no text. Bounded; a prefix that was forgotten counts as not sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.cache.compared_prompt import ComparedPrompt
+from anaphora.cache.sent_call import SentCall, updated_bills
+from anaphora.cache.simulator.prefixes import lifetime_of
+from anaphora.cache.simulator.prompt import ScopedKeys
+from anaphora.catalog import CacheRules
+from anaphora.daemon.access.isolation import NO_READS, OwnReads
+from anaphora.daemon.shared_state.prompt_names import earlier_ends, is_reply, replies_after
+from anaphora.daemon.store import HandleRow, Store
+from anaphora.errors import StoreUnavailable
+from anaphora.rendered import Kind, Plan
+from anaphora.tokens import Counts
+from anaphora.values import TTL_SECONDS, Ttl
+
+_log = logging.getLogger("anaphora.daemon")
+
+#: Prefixes in memory.
+_MOST = 32_768
+#: Positions of a prompt that are looked for, and leading ones that are noted.
+_MOST_POSITIONS, _MOST_LEADING = 96, 16
+#: Positions before a marker at which the provider looks for an entry.
+_LOOK_BACK = 20
+#: Seconds that an entry may be read where the rules do not say.
+_UNKNOWN_LIFETIME = 300.0
+#: The share of its lifetime after which a prefix that is still used is saved again.
+_SAVED_AGAIN = 0.125
+#: Seconds after which rows of the store are of no use, and between two removals of such rows.
+_LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
+#: The share by which an estimate of tokens may err: a read within it is the app's own.
+_ERROR = 0.05
+_SPLIT = "split"
+
+
+class PrefixScope(msgspec.Struct, frozen=True):
+    """What a cache is shared by."""
+
+    app: str
+    account: Hashable
+    provider: str
+    """The entry of llm.yaml; several may be one account."""
+    model: str
+
+
+class _Prefix(msgspec.Struct):
+    """A prefix that an app has sent."""
+
+    tokens: int
+    """0: the provider keeps whole units, and has kept none that ends here."""
+    exact: bool
+    """The provider has billed so many; otherwise they are estimated."""
+    lifetime: float
+    used: float
+    saved: float = -math.inf
+    """`used`, as the store has it."""
+
+    def lives(self, at: float) -> bool:
+        return at <= self.used + self.lifetime
+
+
+class FoundPrefix(msgspec.Struct, frozen=True):
+    """What an app has sent of a prompt before."""
+
+    reads: OwnReads = NO_READS
+    end: int = -1
+    """The last chunk of it."""
+
+
+NOT_FOUND = FoundPrefix()
+
+
+class OwnPrefixes:
+    """The prefixes of all apps. Used from one event loop."""
+
+    def __init__(self, store: Store, key: bytes) -> None:
+        """`key` is the same on all nodes, and after a restart."""
+        self._store = store
+        self._key = key
+        self._prefixes: OrderedDict[str, _Prefix] = OrderedDict()
+        self._removed = 0.0
+        self._removing: asyncio.Task[None] | None = None
+
+    # ── Reads ────────────────────────────────────────────────────────────────────────────────────
+
+    async def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
+        """What a call may read of what its app has sent before. The store is asked unless the
+        prompt continues a call of this node by one reply."""
+        prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
+        if not len(prompt):
+            return NOT_FOUND
+        names = self._names(scope, prompt, _looked_up(prompt, sent.marks), rules)
+        deepest = self._deepest(names, at)
+        if (
+            deepest is None
+            or deepest[0] <= prompt.leading
+            or replies_after(prompt, deepest[0] + 1) > 1
+        ):
+            await self._read(scope.app, [name for _, name in names], at)
+            deepest = self._deepest(names, at)
+        if deepest is None:
+            return NOT_FOUND
+        kept = self._deepest(names, at, kept=True)
+        reads = NO_READS if kept is None else _reads(prompt, *kept, rules)
+        return FoundPrefix(reads, deepest[0])
+
+    def _deepest(
+        self, names: Sequence[tuple[int, str]], at: float, *, kept: bool = False
+    ) -> tuple[int, _Prefix] | None:
+        for position, name in names:
+            known = self._prefixes.get(name)
+            if known is not None and known.lives(at) and (known.tokens or not kept):
+                return position, known
+        return None
+
+    async def _read(self, app: str, names: list[str], at: float) -> None:
+        """Takes over what the store has of names that are not known here, or known as expired."""
+        wanted = [
+            name
+            for name in names
+            if (known := self._prefixes.get(name)) is None or not known.lives(at)
+        ]
+        try:
+            rows = await self._store.own_handles("prefix", wanted, app)
+        except StoreUnavailable:
+            return  # nothing is known to be its own; without the store no call is sent anyway
+        for name, row in rows.items():
+            if (read := _prefix_of(row)) is not None:
+                self._keep(name, read)
+
+    # ── Writes ───────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int = -1) -> None:
+        """A call was answered: `sent` has its bill, and `common` is the end of what its prompt had
+        in common with earlier ones."""
+        prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
+        lifetimes = dict(_cached(prompt, sent.marks, rules))
+        if not lifetimes:
+            return
+        counts = Counts(sent.rendered, updated_bills(sent, rules))
+        billed = sent.usage is not None and bool(sent.usage.input)
+        units, last = rules.automatic_breakpoint.value == "units", max(lifetimes)
+        if units and 0 <= common < last:  # noticed, and kept from now on
+            lifetimes[common] = lifetimes[last]
+        rows = []
+        for position, name in self._names(scope, prompt, sorted(lifetimes, reverse=True), rules):
+            known = self._prefixes.get(name)
+            kept = not units or position in (common, last)
+            if known is None or (kept and not known.tokens):
+                tokens = counts.tokens(position + 1) if kept else 0
+                known = _Prefix(tokens, billed and position == last, 0.0, at)
+            known.used = max(known.used, at)
+            known.lifetime = max(known.lifetime, lifetimes[position])
+            self._keep(name, known)
+            if known.used - known.saved > _SAVED_AGAIN * known.lifetime:
+                known.saved = known.used
+                rows.append(_row_of(name, scope, known))
+        if rows:
+            self._store.add_handles_later(rows)
+
+    def _keep(self, name: str, known: _Prefix) -> None:
+        self._prefixes[name] = known
+        self._prefixes.move_to_end(name)
+        if len(self._prefixes) > _MOST:
+            self._prefixes.popitem(last=False)
+
+    def remove_old(self, now: float) -> None:
+        """Removes rows of the store that are too old, in the background; called now and then."""
+        if now - self._removed < _REMOVED_EVERY or self._removing is not None:
+            return
+        self._removed = now
+        self._removing = asyncio.get_running_loop().create_task(self._remove(now))
+
+    async def close(self) -> None:
+        if self._removing is not None:
+            self._removing.cancel()
+            await asyncio.wait([self._removing])
+
+    async def _remove(self, now: float) -> None:
+        try:
+            await self._store.remove_old_handles("prefix", now - _LONGEST)
+        except StoreUnavailable as problem:
+            _log.warning("old prefixes stay in the store: %s", problem)
+        finally:
+            self._removing = None
+
+    # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
+
+    async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
+        """Whether a conversation that this node does not know got a cache key of its own when it
+        began; None where it begins only now."""
+        prompt = ComparedPrompt(sent.rendered, Plan())
+        first = prompt.leading + 1
+        if not any(is_reply(prompt, position) for position in range(first, len(prompt))):
+            return None
+        name = self._split_name(scope, prompt)
+        try:
+            return name in await self._store.own_handles("prefix", [name], scope.app)
+        except StoreUnavailable:
+            return None
+
+    def split(self, scope: PrefixScope, sent: SentCall) -> None:
+        """A conversation begins with a cache key of its own."""
+        name = self._split_name(scope, ComparedPrompt(sent.rendered, Plan()))
+        row = HandleRow(
+            kind="prefix",
+            id=name,
+            app=scope.app,
+            provider=scope.provider,
+            created=sent.at or time.time(),
+            bill=_SPLIT,
+        )
+        self._store.add_handles_later([row])
+
+    def _split_name(self, scope: PrefixScope, prompt: ComparedPrompt) -> str:
+        """By the first message, which all calls of the conversation have."""
+        opening = prompt.key(min(prompt.leading + 1, len(prompt) - 1))
+        named = repr((_SPLIT, scope.app, scope.account, scope.model)).encode(errors="replace")
+        return blake3(named + opening, key=self._key).hexdigest(length=16)
+
+    def _names(
+        self,
+        scope: PrefixScope,
+        prompt: ComparedPrompt,
+        positions: Sequence[int],
+        rules: CacheRules,
+    ) -> list[tuple[int, str]]:
+        key_of = ScopedKeys(rules).of(prompt, (scope.app, scope.account, scope.model))
+        return [
+            (position, blake3(_bytes(key_of(position)), key=self._key).hexdigest(length=16))
+            for position in positions
+        ]
+
+
+def _bytes(key: Hashable) -> bytes:
+    return key if isinstance(key, bytes) else repr(key).encode()
+
+
+def _looked_up(prompt: ComparedPrompt, plan: Plan) -> list[int]:
+    """Where a prefix that the app has sent may end, the longest first: before markers, where
+    earlier prompts of the conversation ended, and in tools and system prompt."""
+    marks = [mark.chunk for mark in plan.marks]
+    if plan.automatic is not None:
+        marks.append(prompt.rendered.cacheable - 1)
+    found = {at for mark in marks for at in range(mark, max(-1, mark - _LOOK_BACK), -1)}
+    found.update(earlier_ends(prompt), _leading(prompt))
+    found.add(prompt.leading + 1)
+    return sorted((at for at in found if 0 <= at < len(prompt)), reverse=True)[:_MOST_POSITIONS]
+
+
+def _leading(prompt: ComparedPrompt) -> range:
+    return range(max(0, prompt.leading + 1 - _MOST_LEADING), prompt.leading + 1)
+
+
+def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[tuple[int, float]]:
+    """Where prefixes end that the provider may have cached, and how long each can be read."""
+    last = prompt.rendered.cacheable - 1
+    if last < 0:
+        return
+    if not rules.needs_marks or not rules.slots.value:
+        lifetime = lifetime_of(rules) or _UNKNOWN_LIFETIME
+        for position in (*_leading(prompt), last):
+            yield position, lifetime
+    ends: list[tuple[int, Ttl]] = [(mark.chunk, mark.ttl) for mark in plan.marks]
+    if plan.automatic is not None:
+        ends.append((last, plan.automatic))
+    for position, ttl in ends:
+        if position <= last:
+            yield position, float(TTL_SECONDS[ttl])
+
+
+def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRules) -> OwnReads:
+    """With the reply that follows the prefix, where the provider caches that as well."""
+    estimated, end = 0 if known.exact else known.tokens, position
+    if rules.reply_cached(None):
+        while end + 1 < len(prompt) and prompt.from_model(end + 1):
+            end += 1
+        if rules.automatic_breakpoint.value == "units" and not _in_loop(prompt, position, end):
+            end = position
+    reply = prompt.tokens(end) - prompt.tokens(position)
+    tokens, error = known.tokens + reply, math.ceil((estimated + reply) * _ERROR)
+    return OwnReads(tokens + error, rules.whole_granules(tokens))
+
+
+def _in_loop(prompt: ComparedPrompt, position: int, end: int) -> bool:
+    """Whether a reply stands in a tool loop: only there it is sent back as it was cached."""
+    ends = (position, end + 1) if end + 1 < len(prompt) else (position,)
+    return any(prompt.kind(each) is Kind.TOOL_RESULT for each in ends)
+
+
+def _row_of(name: str, scope: PrefixScope, known: _Prefix) -> HandleRow:
+    return HandleRow(
+        kind="prefix",
+        id=name,
+        app=scope.app,
+        provider=scope.provider,
+        created=known.used,
+        tokens=known.tokens,
+        bill=f"{known.lifetime:.0f}{'' if known.exact else '~'}",
+    )
+
+
+def _prefix_of(row: HandleRow) -> _Prefix | None:
+    """None for a row of another kind."""
+    lifetime = row.bill.removesuffix("~")
+    if row.tokens is None or not lifetime.isdigit():
+        return None
+    exact = lifetime == row.bill
+    return _Prefix(row.tokens, exact, float(lifetime), row.created, row.created)
