@@ -32,6 +32,7 @@ from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, SpendRow, TokenRow, tables
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
 from anaphora.errors import InvalidRequest, Io, NewerSchema
 from anaphora.values import Usage
@@ -323,7 +324,7 @@ async def test_an_upgrade_from_the_previous_version_loses_no_hold(previous: Path
             )
         ]
     report = check(previous, now=NOON)
-    assert (report.problems, report.schema_version, report.open_holds) == ((), 4, 0)
+    assert (report.problems, report.schema_version, report.open_holds) == ((), SCHEMA_VERSION, 0)
 
 
 def test_an_upgrade_that_fails_changes_nothing(previous: Path) -> None:
@@ -343,22 +344,24 @@ def rows_of_version_1(path: Path) -> list[object]:
 
 def test_migrate_updates_a_store_that_is_not_in_use(previous: Path) -> None:
     with pytest.raises(
-        Io, match="schema_version 1, before 4; update it with: anaphora store migrate"
+        Io,
+        match=f"schema_version 1, before {SCHEMA_VERSION}; update it with: anaphora store migrate",
     ):
         check(previous)
     with closing(sqlite3.connect(previous)) as other:
         other.execute("SELECT * FROM holds").fetchall()
         with pytest.raises(Io, match="is in use; stop the daemon first"):
             migrate(previous)
-    assert (migrate(previous).before, migrate(previous).before) == (1, 4)
+    assert (migrate(previous).before, migrate(previous).before) == (1, SCHEMA_VERSION)
     assert check(previous, now=NOON).problems == ()
 
 
 def test_a_newer_store_is_refused(path: Path) -> None:
     with closing(version_1(path)) as database:
-        database.execute("PRAGMA user_version=5")
+        database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    newer = f"schema_version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}"
     for use in (SqliteStore.open, check, migrate, lambda path: back_up(path, path.parent / "copy")):
-        with pytest.raises(NewerSchema, match="schema_version 5 is newer than 4"):
+        with pytest.raises(NewerSchema, match=newer):
             use(path)
 
 

@@ -1,8 +1,8 @@
 """The tables of a store, its version, and the step from each version to the next.
 
 `holds` are open; settling one moves it to `entries`. `balances` holds the sums that limits are
-checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`. All
-of them change in the same transaction.
+checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`;
+`unaudited` the entries whose call has no audit row yet. All of them change in the same transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
@@ -81,6 +81,17 @@ ALTER TABLE handles ADD COLUMN bill TEXT NOT NULL DEFAULT '';
 CREATE INDEX handles_by_age ON handles (kind, created)
 """
 
+#: Entries whose call has no durable row in the audit log yet. `audit_epoch`: that of the writer of
+#: the log under which holds are taken now; 0: there is no log.
+_UNAUDITED = """
+CREATE TABLE unaudited (
+    request_id TEXT NOT NULL, hold TEXT NOT NULL, epoch INTEGER NOT NULL,
+    interrupted INTEGER NOT NULL,
+    PRIMARY KEY (request_id, hold)
+) WITHOUT ROWID;
+ALTER TABLE clock ADD COLUMN audit_epoch INTEGER NOT NULL DEFAULT 0
+"""
+
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
 SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
@@ -109,8 +120,14 @@ def _fourth(database: sqlite3.Connection) -> None:
     _run(database, _STEP_4)
 
 
+def _add_unaudited(database: sqlite3.Connection) -> None:
+    _run(database, _UNAUDITED)
+
+
 #: Each makes the tables of the next version: the first from an empty file.
-_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second, _third, _fourth)
+_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _first, _second, _third, _fourth, _add_unaudited,
+)  # fmt: skip
 
 
 def _run(database: sqlite3.Connection, script: str) -> None:
