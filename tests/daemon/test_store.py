@@ -31,8 +31,8 @@ from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, SpendRow, TokenRow, tables
 from anaphora.daemon.store.days import day_of
-from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.schema import SCHEMA_VERSION
+from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
 from anaphora.errors import InvalidRequest, Io, NewerSchema
 from anaphora.values import Usage
