@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from click.testing import CliRunner
 from support.crash_points import (
     CALL_POINTS,
     RECOVERY_POINTS,
@@ -29,6 +30,7 @@ from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.envelope import KilledNode
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls
+from anaphora.cli.common import anaphora
 from anaphora.daemon.audit_place import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
@@ -317,3 +319,35 @@ def test_another_node_charges_at_the_bound_and_writes_the_row(
         assert sum(row.recovered is None for row in home.audited) == 1
         assert len(home.audited) == 2
         verify(home.place)
+
+
+@pytest.mark.parametrize("point", ["written", "settled", "audited"])
+def test_a_store_that_is_moved_after_a_kill_keeps_what_is_owed(
+    tmp_path: Path,
+    daemons: CrashingDaemons,
+    provider: ScriptedProvider,
+    database_url: str,
+    point: str,
+) -> None:
+    home = KilledHome(tmp_path / "home", provider, None)
+    daemons.start(home.path, point)
+    home.call()
+    daemons.wait()
+    llm = msgspec.json.decode((home.path / "llm.yaml").read_bytes())
+    llm["daemon"]["store"] = database_url
+    (home.path / "llm.yaml").write_bytes(msgspec.json.encode(llm))
+    moved = CliRunner().invoke(anaphora, ["store", "move", "--home", str(home.path)])
+    assert moved.exit_code == 0, moved.output
+    home = KilledHome(home.path, provider, database_url, "the same")
+    assert isinstance(home.place, PostgresLog)
+    with closing(home.place):
+        daemons.start(home.path)
+        daemons.stop()
+        home.check()
+        kind, outcome = EXPECTED[point]
+        assert [entry[1] for entry in home.entries] == [kind]
+        (row,) = home.audited
+        assert row.outcome == outcome
+        if point != "audited":
+            assert row.recovered is not None
+            assert row.recovered.node == "sqlite"
