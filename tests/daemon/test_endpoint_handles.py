@@ -23,6 +23,7 @@ from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
 
 from anaphora import catalog, emulator
+from anaphora.audit.reading import calls
 from anaphora.cli.common import anaphora
 from anaphora.daemon.store import HandleRow
 from anaphora.emulator import EmulatorOptions, Latency
@@ -464,6 +465,14 @@ def test_cached_contents_are_charged(daemon: TestedDaemon) -> None:
         bad = http.post("/v1beta/cachedContents", json={**asked, "ttl": "1 day"})
         assert bad.status_code == 400
         assert spent(daemon, "limited") == pytest.approx(float(expected) * 1e9, abs=4)
+    audit = daemon.daemon.services.audit
+    assert audit is not None
+    audit.flush()
+    found = (row for _, row in calls(daemon.home / "audit") if row.app == "limited")
+    rows = [row for row in found if row.operation == "cached_content"]
+    assert [(row.outcome, row.usage.uncached) for row in rows] == [("ok", tokens)] * 2
+    assert sum(row.cost_nano_usd or 0 for row in rows) == spent(daemon, "limited")
+    assert {row.call_id for row in rows} >= {longer.headers["anaphora-request-id"]}
 
 
 def spent(daemon: TestedDaemon, app: str) -> int:

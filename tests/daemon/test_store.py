@@ -359,10 +359,9 @@ def test_migrate_updates_a_store_that_is_not_in_use(previous: Path) -> None:
 def test_a_newer_store_is_refused(path: Path) -> None:
     with closing(version_1(path)) as database:
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    newer = f"schema_version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}"
     for use in (SqliteStore.open, check, migrate, lambda path: back_up(path, path.parent / "copy")):
-        with pytest.raises(
-            NewerSchema, match=f"{SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}"
-        ):
+        with pytest.raises(NewerSchema, match=newer):
             use(path)
 
 

@@ -33,7 +33,8 @@ from anaphora.values import Ttl
 SCHEMA_VERSION = 1
 
 Outcome: TypeAlias = str
-"""`ok`, or the class of the error."""
+"""`ok`, or the class of the error. Of a call whose daemon was killed: `interrupted` where it was
+under way, and `unknown` where it had ended without a bill."""
 
 _CODE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 _NANO = Decimal(10**9)
@@ -84,6 +85,14 @@ class OwnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_nano_usd: int | None = None
     unbilled_nano_usd: int | None = None
     """None, in rows of earlier versions: that of the row."""
+
+
+class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A daemon that was killed before it had written the row of a call."""
+
+    node: str
+    epoch: int
+    """Of its writer of a log in a folder; of the node where the log is in PostgreSQL."""
 
 
 class AuditRow(
@@ -172,6 +181,9 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     turn: int = 0
     """Its number within the conversation."""
     blocks: tuple[AuditBlock, ...] = ()
+    recovered: KilledNode | None = None
+    """The daemon that made the call, where that was killed: the row is made from the ledger, and
+    tells nothing of prompt, response and verdict."""
 
     @property
     def billed_model(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -138,6 +138,11 @@ class AuditLog:
     def failing(self) -> bool:
         """Whether rows wait that could not be written."""
         return self._writer.failing is not None
+
+    def follow_calls(self, durable: Callable[[Sequence[str]], None]) -> None:
+        """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
+        log's thread. Before the first call."""
+        self._writer.on_durable = durable
 
     def append(self, envelope: AuditEnvelope) -> None:
         """Takes the row of a call, without waiting. Its epoch, app and node are the log's. Raises

@@ -204,8 +204,9 @@ class PostgresLog:
     def close(self) -> None:
         self._link.close()
 
-    def rows(self) -> Iterator[StoredRow]:
-        """The rows of all chains without the anchors, in the order of their commits."""
+    def rows(self, since: float = 0.0) -> Iterator[StoredRow]:
+        """The rows of all chains without the anchors, in the order of their commits, from a time by
+        PostgreSQL's clock on."""
         # Rows that are added meanwhile are not read; those of a clock that was ahead are.
         last = "SELECT greatest(now(), max(at)) FROM audit_rows"
         now = self.run(lambda connection: connection.fetchval(last))
@@ -215,7 +216,7 @@ class PostgresLog:
             " AND seq > (SELECT start_seq FROM audit_chains WHERE id = chain)"
             f" ORDER BY at, chain, seq LIMIT {PAGE}"
         )
-        at, chain, seq = datetime.fromtimestamp(0, UTC), 0, 0
+        at, chain, seq = datetime.fromtimestamp(since, UTC), 0, 0
         while True:
             place = at, chain, seq
             page = self.run(lambda connection: connection.fetch(query, *place, now))  # noqa: B023

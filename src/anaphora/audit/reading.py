@@ -166,15 +166,15 @@ def _verify_chains(
     )
 
 
-def rows(path: str | Path | PostgresLog) -> Iterator[StoredRow]:
+def rows(path: str | Path | PostgresLog, since: float | None = None) -> Iterator[StoredRow]:
     """Every row, without a check of the chain. Those of several chains are in the order in which
-    they were committed."""
+    they were committed. `since`: those that were committed from then on, and some before."""
     if isinstance(path, PostgresLog):
-        yield from path.rows()
+        yield from path.rows(since or 0.0)
         return
     reader = open_log(Path(path))
     seq = reader.start().seq
-    for section in reader.sections:
+    for section in reader.sections[_first_section(reader, since) :]:
         for index, line in enumerate(reader.lines(section, unfinished=False)):
             try:
                 row = decode(line, reader.place(section, index))
@@ -183,6 +183,17 @@ def rows(path: str | Path | PostgresLog) -> Iterator[StoredRow]:
                 raise ChainBroken(problem.reason, row=seq + 1, place=place) from None
             seq = row.seq
             yield row
+
+
+def _first_section(reader: LogReader, since: float | None) -> int:
+    """The one before the last that was begun by then: a clock may have been set back."""
+    found = len(reader.sections) if since is not None else 0
+    while found > 0:
+        found -= 1
+        first = next(iter(reader.lines(reader.sections[found], unfinished=False)), None)
+        if since is not None and first is not None and decode(first).content.at <= since:
+            return max(0, found - 1)
+    return 0
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,9 +228,13 @@ def _names(call: AuditEnvelope) -> Iterator[str]:
 
 
 def calls(
-    path: str | Path | PostgresLog, wanted: CallFilter | None = None
+    path: str | Path | PostgresLog,
+    wanted: CallFilter | None = None,
+    *,
+    committed_since: float | None = None,
 ) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
-    for row in rows(path):
+    """`committed_since`: as of `rows`."""
+    for row in rows(path, committed_since):
         content = row.content
         if isinstance(content, AuditEnvelope) and (wanted is None or wanted.accepts(content)):
             yield row, content

@@ -27,7 +27,16 @@ from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 
 from .chain import ChainHead, seal
-from .envelope import AuditRow, Boundary, LostRow, PrunedRow, SegmentRow, StartRow, StopRow
+from .envelope import (
+    AuditEnvelope,
+    AuditRow,
+    Boundary,
+    LostRow,
+    PrunedRow,
+    SegmentRow,
+    StartRow,
+    StopRow,
+)
 from .log_file import Recovered
 from .log_postgres import ChainClosed, CommitUnknown, PostgresLog
 from .side_files import WriterLock, write_anchor
@@ -81,6 +90,8 @@ class _Sealed(msgspec.Struct, frozen=True):
     segment: int
     head: ChainHead
     """The last of them."""
+    calls: tuple[str, ...] = ()
+    """Ids of the calls of a daemon among them."""
 
 
 class LogWriter:
@@ -108,6 +119,8 @@ class LogWriter:
         self.first_row = head.seq + 1
         self.epoch = epoch
         self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
+        self.on_durable: Callable[[Sequence[str]], None] | None = None
+        """Gets the ids of a daemon's calls whose rows are committed, in the thread."""
         self.failing: str | None = None
         """Why the last commit failed; None: it did not."""
         self._lock = lock
@@ -250,6 +263,11 @@ class LogWriter:
             self._done += count
             self.failing = None
             self._changed.notify_all()
+        if sealed.calls and self.on_durable is not None:
+            try:
+                self.on_durable(sealed.calls)
+            except Exception as problem:  # the rows are written
+                self._report(problem)
         return True
 
     def _sealed_batch(self, batch: list[PendingRow]) -> tuple[_Sealed, int, int]:
@@ -277,7 +295,7 @@ class LogWriter:
 
     def _sealed_rows(self, rows: Iterable[AuditRow]) -> _Sealed:
         now = time.time()
-        head, lines = self.head, []
+        head, lines, calls = self.head, [], []
         segment = self.store.segment_due(now)
         if segment:
             first = SegmentRow(at=now, epoch=self.epoch, segment=segment, prev=head.hash)
@@ -291,9 +309,11 @@ class LogWriter:
             # A row of the queue may be from before a new chain was begun.
             if row.epoch not in (0, self.epoch):
                 row = replace(row, epoch=self.epoch)
-            line, head = self._sealed(head, row)
+            line, head, row = self._sealed(head, row)
             lines.append(line)
-        return _Sealed(lines, segment, head)
+            if isinstance(row, AuditEnvelope) and row.call_id and row.attempts:
+                calls.append(row.call_id)
+        return _Sealed(lines, segment, head, tuple(calls))
 
     def _append(self, sealed: _Sealed) -> None:
         self.store.append(sealed.lines, sealed.segment)
@@ -307,12 +327,14 @@ class LogWriter:
             except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
                 self._report(problem)
 
-    def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
+    def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead, AuditRow]:
+        """With the row that it became."""
         try:
-            return seal(head, row, self._row_key)
+            return *seal(head, row, self._row_key), row
         except Exception as problem:  # a row that cannot be encoded must not hold up the others
             self._report(problem)
-            return seal(head, self._lost_row(1, _name(problem)), self._row_key)
+            lost = self._lost_row(1, _name(problem))
+            return *seal(head, lost, self._row_key), lost
 
     def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
         """Deletes old rows. A row that says so, with their last hash, is committed first."""

@@ -25,7 +25,7 @@ from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
 from .target import Target
-from .transport import HttpResponse
+from .transport import HttpResponse, request_before_write
 from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
@@ -248,7 +248,10 @@ class Attempts(AttemptFailures):
             self._key = self._key or uuid.uuid4().hex
             headers = SecretHeaders({**outgoing.headers, header: self._key})
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
-        answer = self._answer = await target.endpoint.transport.send(outgoing)
+        transport = target.endpoint.transport
+        if self._guard is not None:
+            outgoing = request_before_write(transport, outgoing, self._guard.sending)
+        answer = self._answer = await transport.send(outgoing)
         return answer
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:

@@ -20,6 +20,7 @@ from .access.identity import Directory
 from .access.rates import CallSlots
 from .admin import Admin
 from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
+from .audit_recovery import AuditRecovery
 from .checking import price_table_days
 from .handler import EndpointHandler, RpcHandler
 from .home import Home, derived_key
@@ -76,7 +77,7 @@ async def open_services(
     store, node = await _open_store(stack, home, files, clock)
     settings = files.current
     ledger = Ledger(store, clock)
-    await ledger.recover()
+    await ledger.recover(home.sent_marks)
     directory = await Directory.open(
         home,
         store,
@@ -102,6 +103,13 @@ async def open_services(
     if settings.daemon.audit:
         name = settings.daemon.node_name
         audit = await open_audit(stack, place, store, name, row_key(home))
+        recovery = AuditRecovery(store, audit, place)
+        await recovery.begin()
+        if node is not None:
+            looking = asyncio.create_task(recovery.run())
+            stack.push_async_callback(_cancelled, looking)
+    else:
+        await store.begin_audit(0)
     SpendAdmin(store, audit, clock=clock).register(admin)
     calls = CallService(
         settings.config,
@@ -125,6 +133,7 @@ async def open_services(
         calls.late_bills,
         isolates=calls.isolates,
         reaches=calls.reaches,
+        audit=audit,
         clock=clock,
     )
     stack.push_async_callback(stored.close)

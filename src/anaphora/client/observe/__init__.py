@@ -133,6 +133,10 @@ class AttemptGuard(Protocol):
         """Right before an attempt is sent. Raises `Denied` where it may not be."""
         ...
 
+    def sending(self) -> None:
+        """Right before the first byte of the attempt is written to a connection."""
+        ...
+
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
     ) -> None:

@@ -8,7 +8,7 @@ await response.close()                        in every case
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -32,6 +32,9 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The provider of the catalog, and"""
     path: str = ""
     """the path as the provider's own, whatever the base URL is; both for transports that record."""
+    on_write: Callable[[], None] | None = None
+    """Called right before the first byte of the request is written to a connection, by a transport
+    that `tells_writing`. Where it raises, nothing is written."""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {shown_url(self.url)}, {len(self.body)} bytes>"
@@ -60,7 +63,8 @@ class HttpResponse(Protocol):
 
 
 class HttpTransport(Protocol):
-    """Raises `errors.Transport` for every network failure."""
+    """Raises `errors.Transport` for every network failure. One that calls `on_write` of a request
+    has a true attribute `tells_writing`."""
 
     async def send(self, request: HttpRequest) -> HttpResponse: ...
     async def close(self) -> None: ...
@@ -72,3 +76,14 @@ class TransportLayer(HttpTransport, Protocol):
     provider, with its proxy and certificates."""
 
     def over(self, transport: HttpTransport) -> HttpTransport: ...
+
+
+def request_before_write(
+    transport: HttpTransport, request: HttpRequest, on_write: Callable[[], None]
+) -> HttpRequest:
+    """The request to send, where `on_write` must be called before any of it is written: now, where
+    the transport would not."""
+    if getattr(transport, "tells_writing", False):
+        return msgspec.structs.replace(request, on_write=on_write)
+    on_write()
+    return request

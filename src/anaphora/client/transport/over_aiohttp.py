@@ -57,6 +57,8 @@ class AiohttpTransport:
     """`proxy` is a URL, with credentials if needed; `ca` a file of certificates to trust instead
     of the system's. A request waits for one of `connections` within its connect timeout."""
 
+    tells_writing = True
+
     def __init__(
         self, proxy: str | Secret | None = None, ca: str | None = None, connections: int = 256
     ) -> None:
@@ -250,6 +252,8 @@ class HttpExchange:
         protocol = self._protocol
         if protocol.transport is None:
             return  # closed already; reading raises
+        if self.request.on_write is not None:
+            self.request.on_write()
         rest = memoryview(body)
         if len(body) <= PIECE:
             protocol.transport.write(head.with_body(body))

@@ -100,6 +100,11 @@ class CallBill:
             bound=self.bound.nano_usd or 0,
         )
 
+    def sending(self) -> None:
+        """The attempt is written to a connection next."""
+        if self._hold is not None:
+            self._hold.sending()
+
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
     ) -> None:

@@ -354,6 +354,9 @@ class DelegatedCall(Caller):
             # While the provider is waited for: its first byte goes on without that.
             asyncio.get_running_loop().call_soon(self._judge_early, flight)
 
+    def sending(self) -> None:
+        self._bill.sending()
+
     def _judge_early(self, flight: InFlight) -> None:
         if not self._is_judged:
             self._is_judged = True

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora import wire
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage
+from anaphora.client.failures import log
+from anaphora.client.observe.export import label, outcome, word
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.money.reported_usage import most_tokens
-from anaphora.daemon.store import LARGEST_AMOUNT, HandleRow, Settled
+from anaphora.daemon.store import LARGEST_AMOUNT, HandleRow, Hold
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected, Upstream
 from anaphora.values import Usage
 
 from .body import JsonBody
 from .routes import checked_model
+
+if TYPE_CHECKING:
+    from anaphora.audit.log import AuditLog
 
 _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _DEFAULT_SECONDS = 3600.0
@@ -46,19 +53,35 @@ class StorageCharge:
         self._hold = hold
         self._cost = cost
         self._most = most
+        self.tokens: int | None = None
+        """By the provider's count; None: it did not answer, or not say."""
+        self.billed: int | None = None
+        """Nano-dollars; None: there is no bill."""
+        self.unbilled = 0
+        """Nano-dollars that are charged without a bill."""
+
+    def sending(self) -> None:
+        """The request is written to a connection next."""
+        self._hold.sending()
 
     def settle(self, tokens: int | None) -> None:
         """By the tokens that the provider counted; at the bound where it did not."""
         if tokens is None:
-            self._hold.settle_at_bound()
+            self.settle_at_bound()
             return
-        kind: Settled = "disputed" if tokens > self._most else "billed"
-        self._hold.settle_later(self._cost(tokens), kind, usage=Usage(uncached=tokens))
+        if tokens > self._most:
+            self.unbilled = self._hold.hold.bound
+            self._hold.settle_later(self._cost(tokens), "disputed", usage=Usage(uncached=tokens))
+            return
+        self.tokens, self.billed = tokens, self._cost(tokens)
+        self._hold.settle_later(self.billed, "billed", usage=Usage(uncached=tokens))
 
     def release(self) -> None:
+        self.billed = 0
         self._hold.release()
 
     def settle_at_bound(self) -> None:
+        self.unbilled = self._hold.hold.bound
         self._hold.settle_at_bound()
 
 
@@ -66,11 +89,16 @@ class CachedContents:
     """`target` gives a model at a provider."""
 
     def __init__(
-        self, ledger: Ledger, target: Callable[[str, str], Target], clock: Callable[[], float]
+        self,
+        ledger: Ledger,
+        target: Callable[[str, str], Target],
+        clock: Callable[[], float],
+        audit: AuditLog | None = None,
     ) -> None:
         self._ledger = ledger
         self._target = target
         self._clock = clock
+        self._audit = audit
 
     @contextlib.asynccontextmanager
     async def creating(
@@ -149,14 +177,47 @@ class CachedContents:
             app, provider=provider, model=model, request_id=request_id, bound=cost(tokens)
         )
         charge = StorageCharge(hold, cost, LARGEST_AMOUNT if most is None else most)
+        error = ""
         try:
             yield charge
-        except Upstream:
+        except Upstream as problem:
             charge.release()  # the provider refused it
+            error = type(problem).__name__
             raise
-        except BaseException:
+        except BaseException as problem:
             charge.settle_at_bound()  # it may have been made
+            error = type(problem).__name__
             raise
+        finally:
+            self._write_row(hold.hold, charge, error)
+
+    def _write_row(self, hold: Hold, charge: StorageCharge, error: str) -> None:
+        """Never fails: the provider has answered."""
+        if self._audit is None:
+            return
+        row = AuditEnvelope(
+            at=round(hold.at, 6),
+            app=label(hold.app),
+            adapter="daemon",
+            method="cachedContents",
+            operation="cached_content",
+            call_id=word(hold.request_id),
+            provider=label(hold.provider),
+            model=word(hold.model),
+            outcome=outcome(error or None),
+            seconds=round(max(0.0, self._clock() - hold.at), 6),
+            usage=AuditUsage(uncached=charge.tokens),
+            cost_nano_usd=charge.billed,
+            unbilled_nano_usd=charge.unbilled,
+        )
+        try:
+            self._audit.append(row)
+        except Exception as problem:
+            log(
+                logging.ERROR,
+                f"a cached content was not audited: {type(problem).__name__}",
+                problem,
+            )
 
 
 def _lifetime(value: dict[str, Any], now: float) -> float:

@@ -74,9 +74,10 @@ class Forwarder:
         headers: tuple[tuple[str, str], ...] = (),
         body: bytes = b"",
         at_root: bool = False,
+        on_write: Callable[[], None] | None = None,
     ) -> ProviderResponse:
         """Raises the provider's error, without its secrets. `at_root`: the path is the whole one at
-        the provider's host."""
+        the provider's host. `on_write` is called before anything is written to a connection."""
         resolved = self._providers()[provider]
         if at_root:
             origin = urlsplit(resolved.base_url)
@@ -94,6 +95,7 @@ class Forwarder:
             max_response_bytes=resolved.provider.max_response_bytes,
             provider=resolved.system,
             path=path,
+            on_write=on_write,
         )
         try:
             response = await self._transport(resolved).send(request)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -57,6 +58,9 @@ from .stored_usage import change_objects, change_results, without_cache_counts
 from .uploads import check_upload
 from .writing import STREAM_TYPE
 
+if TYPE_CHECKING:
+    from anaphora.audit.log import AuditLog
+
 #: What the grant must allow for each kind of object.
 _PERMISSIONS: dict[HandleKind, str] = {
     "response": "stored_responses",
@@ -91,6 +95,7 @@ class StoredObjects:
         *,
         isolates: Callable[[AppGrant, str], bool],
         reaches: Callable[[LlmGrant, str], bool],
+        audit: AuditLog | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`isolates` tells whether an app must not see others in the cache of a provider, `reaches`
@@ -104,7 +109,7 @@ class StoredObjects:
         self._reaches = reaches
         self._clock = clock
         self.uploads = ResumableUploads(store, forwarder, clock)
-        self._cached = CachedContents(ledger, forwarder.target, clock)
+        self._cached = CachedContents(ledger, forwarder.target, clock, audit)
 
     async def handle(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
         assert route.kind is not None
@@ -152,14 +157,13 @@ class StoredObjects:
         if route.kind == "batch" and body is not None:
             await self._check_batch(route, app, provider, body)
         pairs = (*headers, ("content-type", content))
-        sent = self._forwarder.send(provider, "POST", route.path, headers=pairs, body=data)
+        send = partial(self._forwarder.send, provider, "POST", route.path, headers=pairs, body=data)
         if route.kind == "cached_content" and body is not None:
-            with contextlib.closing(sent):
-                async with self._cached.creating(app, provider, body, request_id) as charge:
-                    response = await sent
-                    charge.settle(_cached_tokens(_fields(response.body)))
+            async with self._cached.creating(app, provider, body, request_id) as charge:
+                response = await send(on_write=charge.sending)
+                charge.settle(_cached_tokens(_fields(response.body)))
         else:
-            response = await sent
+            response = await send()
         await self._register(route.kind, response, app, provider, body)
         return self._rewritten(exchange, provider, response)
 
@@ -184,7 +188,8 @@ class StoredObjects:
             # Before it is sent: the provider may keep what its answer does not confirm.
             await self._store.grow_handle(row, _most_tokens(body))
         began = await self._has_begun(row, route)
-        sent = self._forwarder.send(
+        send = partial(
+            self._forwarder.send,
             row.provider,
             exchange.method,
             route.path,
@@ -193,9 +198,9 @@ class StoredObjects:
             body=data,
         )
         if route.kind == "cached_content" and body is not None:
-            response = await self._extend(app, row, route, body, sent, request_id)
+            response = await self._extend(app, row, route, body, send, request_id)
         else:
-            response = await sent
+            response = await send()
         if route.operation == "delete":
             await self._store.remove_handle(route.kind, route.name, app.id)
         elif route.kind == "batch":
@@ -285,16 +290,15 @@ class StoredObjects:
         row: HandleRow,
         route: Route,
         body: JsonBody,
-        sent: Coroutine[Any, Any, ProviderResponse],
+        send: Callable[..., Awaitable[ProviderResponse]],
         request_id: str,
     ) -> ProviderResponse:
         """Changes the lifetime of a cached content, which costs storage."""
-        with contextlib.closing(sent):
-            found = _fields((await self._forwarder.send(row.provider, "GET", route.path)).body)
-            model = str(found.get("model", "")).removeprefix("models/")
-            async with self._cached.extending(app, row, model, body, request_id) as charge:
-                response = await sent
-                charge.settle(row.tokens)
+        found = _fields((await self._forwarder.send(row.provider, "GET", route.path)).body)
+        model = str(found.get("model", "")).removeprefix("models/")
+        async with self._cached.extending(app, row, model, body, request_id) as charge:
+            response = await send(on_write=charge.sending)
+            charge.settle(row.tokens)
         return response
 
     async def _content(

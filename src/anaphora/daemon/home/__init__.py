@@ -137,6 +137,11 @@ class Home(msgspec.Struct, frozen=True):
         return self.path / "settlements.journal"
 
     @property
+    def sent_marks(self) -> Path:
+        """Which open holds were sent: for the next start, where the daemon is killed."""
+        return self.path / "sent.marks"
+
+    @property
     def audit(self) -> Path:
         return self.path / "audit"
 

@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anaphora.daemon.store import (
@@ -27,6 +28,9 @@ from anaphora.daemon.store import (
     Store,
 )
 from anaphora.values import Usage
+from anaphora.wording import counted
+
+from .sent_marks import EarlierMarks, SentMarks
 
 if TYPE_CHECKING:
     from anaphora.daemon.values import App
@@ -46,15 +50,23 @@ class Ledger:
         self._numbers = itertools.count()
         self.bound_exceeded: Counter[tuple[str, str]] = Counter()
         """Bills above what was held, by app and provider."""
+        self._marks: SentMarks | None = None
 
-    async def recover(self) -> RecoveredHolds:
-        """Settles what a daemon that was killed left open. Called once, before the first hold."""
-        recovered = await self.store.recover()
+    async def recover(self, marks: Path | None = None) -> RecoveredHolds:
+        """Settles what a daemon that was killed left open: at its bound, or free where the file
+        `marks` tells that it was not sent. Called once, before the first hold. From then on the
+        file has the marks of this ledger."""
+        earlier = EarlierMarks() if marks is None else EarlierMarks.read(marks)
+        recovered = await self.store.recover(earlier.is_unsent)
         if recovered.count:
             _log.warning(
-                "%d holds were open when the daemon was killed; settled at their bound",
-                recovered.count,
-            )
+                "open when the daemon was killed: %s; %d not sent and free, the others settled at"
+                " their bound",
+                counted(recovered.count, "hold"), recovered.unsent,
+            )  # fmt: skip
+        if marks is not None:
+            self._marks = SentMarks.create(marks, self._name)
+            self.store.follow_holds(self._marks.free)
         return recovered
 
     async def hold(
@@ -73,12 +85,24 @@ class Ledger:
             at=now,
         )
         limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
-        await self.store.hold(hold, limits)
+        try:
+            await self.store.hold(hold, limits)
+        except Exception:  # not where it was cancelled: the store takes or refuses it later
+            if self._marks is not None:
+                self._marks.free(hold.id)
+            raise
         return OpenHold(self, hold)
 
     def _new_id(self, now: float) -> str:
-        """In order of time: the entries of a day lie next to each other."""
-        return f"{int(now * 1000):012x}{self._name}{next(self._numbers):08x}"
+        """In order of time: the entries of a day lie next to each other. Ends with the slot of the
+        hold's mark."""
+        start = f"{int(now * 1000):012x}{self._name}{next(self._numbers) & 0xFFFFFFFF:08x}"
+        return f"{start}0000" if self._marks is None else self._marks.add(start)
+
+    def mark_sent(self, hold: str) -> None:
+        """Before the first byte of its request is written to a connection."""
+        if self._marks is not None:
+            self._marks.mark(hold)
 
     def settled_hold(self, hold: Hold) -> OpenHold:
         """A hold that any node has settled at its bound, for its bill."""
@@ -100,6 +124,10 @@ class OpenHold:
         self.hold = hold
         self._ledger = ledger
         self._settled = False
+
+    def sending(self) -> None:
+        """The attempt is written to a connection next: from now on it may be charged."""
+        self._ledger.mark_sent(self.hold.id)
 
     async def settle(
         self,

@@ -6,7 +6,7 @@ Amounts are whole nano-dollars. Times are seconds since 1970; a day is a UTC dat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -69,6 +69,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-dollars less than without a cache."""
     model: str = ""
     """The model that answered; empty: that of the hold."""
+    interrupted: bool = False
+    """The daemon was killed before the attempt ended."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +86,71 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveredHolds(msgspec.Struct, frozen=True):
-    """Holds of a daemon that was killed, settled at their bound."""
+    """Holds of a daemon that was killed, which are settled now."""
 
     count: int = 0
     amount: int = 0
+    """The sum of their bounds, where they were settled at it."""
+    unsent: int = 0
+    """Those that were not sent, and are free."""
+
+    def __add__(self, other: RecoveredHolds) -> RecoveredHolds:
+        return RecoveredHolds(
+            self.count + other.count, self.amount + other.amount, self.unsent + other.unsent
+        )
+
+
+IsUnsent: TypeAlias = Callable[[str], bool]
+"""Whether nothing was sent for the hold of this id."""
+
+
+def all_sent(hold: str) -> bool:  # noqa: ARG001
+    """Where nothing tells which holds were sent."""
+    return False
+
+
+def interrupted(hold: str, bound: int, at: float, is_unsent: IsUnsent) -> Settlement:
+    """Of a hold that a killed daemon left open."""
+    free = is_unsent(hold)
+    return Settlement(
+        hold=hold,
+        billed=0 if free else bound,
+        kind="free" if free else "bound",
+        at=at,
+        interrupted=True,
+    )
+
+
+def recovered(settlements: Sequence[Settlement]) -> RecoveredHolds:
+    return RecoveredHolds(
+        len(settlements),
+        sum(one.billed for one in settlements),
+        sum(one.kind == "free" for one in settlements),
+    )
+
+
+class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a daemon that was killed, whose call may have no row in the audit log."""
+
+    request_id: str
+    interrupted: bool
+    """The call was under way."""
+    node: str
+    """The node that made it; empty with SQLite, which has one."""
+    epoch: int
+    """With SQLite, that of the audit log's writer; with PostgreSQL, the id of the node."""
+    app: str
+    provider: str
+    model: str
+    at: float
+    settled_at: float
+    billed: int
+    kind: Settled
+    input: int
+    read: int
+    written: int
+    output: int
+    saved: int
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,9 +297,29 @@ class Store(Protocol):
         Never raises."""
         ...
 
-    async def recover(self) -> RecoveredHolds:
-        """Settles the open holds of a daemon that was killed, at their bound. Called once, before
-        the first hold."""
+    async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
+        """Settles the open holds of a daemon that was killed: those that were not sent are free,
+        the others are settled at their bound. Called once, before the first hold."""
+        ...
+
+    def follow_holds(self, over: Callable[[str], None]) -> None:
+        """Calls `over` with the id of each hold whose settlement is durable, and of each that was
+        not taken. Perhaps in another thread, and more than once for a hold."""
+        ...
+
+    async def begin_audit(self, epoch: int) -> None:
+        """From now on each settlement is marked until `audited`. `epoch` is that of the audit log's
+        writer; 0: there is no audit log. Called once, before the first hold."""
+        ...
+
+    def audited(self, request_ids: Sequence[str]) -> None:
+        """The audit rows of these calls are durable. Written with the next batch, whenever that is:
+        who looks for calls without a row has to look into the log too. From any thread."""
+        ...
+
+    async def unaudited(self) -> list[UnauditedEntry]:
+        """The marked entries of daemons that were killed. With several nodes, they are this node's
+        from now on, until it is dead as well."""
         ...
 
     async def spent(self, app: str, now: float) -> Spent:

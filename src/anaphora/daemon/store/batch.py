@@ -148,6 +148,9 @@ class _Insert:
 
 _ADD_HOLDS = _Insert("holds", _HOLD_FIELDS)
 _PUT_ENTRIES = _Insert("entries", (*_HOLD_FIELDS, *_SETTLED_FIELDS), verb="INSERT OR REPLACE")
+_MARK_UNAUDITED = _Insert(
+    "unaudited", ("request_id", "hold", "epoch", "interrupted"), verb="INSERT OR IGNORE"
+)
 _ADD_BALANCES = _Insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
 _ADD_SUMS = _Insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
 _ADD_LABEL_SUMS = _Insert(
@@ -170,6 +173,9 @@ class KnownRows:
         """Spent and held by app and period; 0 where there is no row."""
         self.holds: dict[str, HoldRow] = {}
         """By their ids."""
+        self.audit_epoch = 0
+        """Of the audit log's writer: settlements are marked until their call has its row. 0: there
+        is no audit log."""
         self._version: int | None = None
 
     def check(self, database: sqlite3.Connection) -> None:
@@ -239,6 +245,7 @@ class _Batch:
         """By app and period: what is added to `spent` and `held`."""
         self._sums: dict[tuple[str, ...], list[int]] = {}
         self._label_sums: dict[tuple[str, ...], list[int]] = {}
+        self._unaudited: list[Sequence[Any]] = []
 
     # ── Settlements ──────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +256,7 @@ class _Batch:
         for one in settlements:
             if one.hold not in wanted or corrects(one, wanted[one.hold].kind):
                 wanted[one.hold] = one
-        known = self._known.holds
+        known, epoch = self._known.holds, self._known.audit_epoch
         holds = {id: known[id] for id in wanted if id in known}
         if others := [id for id in wanted if id not in known]:
             holds |= {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, others)}
@@ -257,6 +264,8 @@ class _Batch:
             self._settled.append(id)
             self._charge(row.app, row.day, wanted[id].billed, -row.bound)
             self._enter(row, wanted[id])
+            if epoch:
+                self._unaudited.append((row.request_id, id, epoch, wanted[id].interrupted))
         missing = [id for id in wanted if id not in holds]
         if missing:
             for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
@@ -354,6 +363,7 @@ class _Batch:
             (_ADD_BALANCES, _rows(self._balances)),
             (_ADD_SUMS, _rows(self._sums)),
             (_ADD_LABEL_SUMS, _rows(self._label_sums)),
+            (_MARK_UNAUDITED, self._unaudited),
         ):
             insert.run(self._database, rows)
 

@@ -61,6 +61,8 @@ class BatchQueue:
         """Why the last batch failed; None: it did not."""
         self.waiting = 0
         """Operations that could not be written so far, and are kept."""
+        self.on_hold_over: Callable[[str], None] | None = None
+        """Called by the writer: see `Store.follow_holds`."""
         self._failure_logged = False
         self._probe = probe
         self._on_abandoned = on_abandoned
@@ -141,6 +143,11 @@ class BatchQueue:
             else:
                 self._wake_is_due = True
 
+    def put_quietly(self, operation: Operation) -> None:
+        """Keeps the operation for the next batch, whenever that is. From any thread."""
+        if not self._closed:
+            self._later.append(Pending(operation, None, kept=True))
+
     def _wake_up(self) -> None:
         """Writes what has waited; mostly it went with a hold meanwhile."""
         self._wake_is_due = False
@@ -185,6 +192,19 @@ class BatchQueue:
             while waiting:
                 batch.append(waiting.popleft())
         return batch, running
+
+    def _end_holds(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
+        """Of operations that are durable, or refused."""
+        over = self.on_hold_over
+        if over is None:
+            return
+        for one, outcome in results:
+            operation = one.operation
+            if isinstance(operation, Settlement):
+                if outcome is None:
+                    over(operation.hold)
+            elif isinstance(operation, HoldRequest) and outcome is not None:
+                over(operation.hold.id)
 
     def _deliver(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
         """Wakes the callers, with one call for each event loop."""

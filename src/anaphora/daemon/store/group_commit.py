@@ -96,6 +96,7 @@ class GroupCommit(BatchQueue):
         else:
             self._log_success(batch)
             self.problem, self._wait = None, _FIRST_WAIT
+            self._end_holds(zip(batch, outcomes, strict=True))
             self._deliver(zip(batch, outcomes, strict=True))
 
     def _failed(self, batch: Sequence[Pending], problem: Exception) -> None:
@@ -106,10 +107,12 @@ class GroupCommit(BatchQueue):
         self.problem = reason
         self._kept += [one for one in batch if one.kept]
         message = f"the store cannot be written: {reason}"
+        self._end_holds((one, StoreUnavailable(message)) for one in batch)
         self._deliver((one, None if one.kept else StoreUnavailable(message)) for one in batch)
 
     def _refused(self, one: Pending, problem: Exception) -> None:
         name = type(one.operation).__name__
         _log.error("%s was not written: %s: %s", name, type(problem).__name__, problem)
         message = f"the store cannot hold this: {described(problem)}"
+        self._end_holds([(one, StoreUnavailable(message))])
         self._deliver([(one, None if one.kept else StoreUnavailable(message))])

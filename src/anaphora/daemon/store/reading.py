@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from . import SpendRow, Spent
+from . import SpendRow, Spent, UnauditedEntry
 from .days import month_of
 
 FIELDS = ("app", "provider", "model", "label", "day")
@@ -37,6 +37,32 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     for app, amount in database.execute("SELECT app, SUM(bound) FROM holds GROUP BY app"):
         found[app] = msgspec.structs.replace(found.get(app) or Spent(day=day), held=amount)
     return found
+
+
+#: Fields of an entry that an audit row is made of.
+AUDITED_FIELDS = (
+    "app", "provider", "model", "at", "settled_at", "billed", "kind", "input", "read", "written",
+    "output", "saved",
+)  # fmt: skip
+
+
+def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:
+    """Entries whose call may have no audit row."""
+    fields = ", ".join(f"entries.{name}" for name in AUDITED_FIELDS)
+    rows = database.execute(
+        f"SELECT mark.request_id, mark.interrupted, mark.epoch, {fields}"
+        " FROM unaudited AS mark CROSS JOIN entries ON entries.id = mark.hold ORDER BY mark.hold"
+    )
+    return [
+        UnauditedEntry(
+            request_id=id,
+            interrupted=bool(interrupted),
+            node="",
+            epoch=epoch,
+            **dict(zip(AUDITED_FIELDS, entry, strict=True)),
+        )
+        for id, interrupted, epoch, *entry in rows
+    ]
 
 
 def checked_fields(by: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """The tables of a store, its version, and the step from each version to the next.
 
 `holds` are open; settling one moves it to `entries`. `balances` holds the sums that limits are
-checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`. All
-of them change in the same transaction.
+checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`;
+`unaudited` the entries whose call has no audit row yet. All of them change in the same transaction.
 """
 
 from __future__ import annotations
@@ -96,6 +96,17 @@ CREATE TABLE audit_logs (
 ) WITHOUT ROWID
 """
 
+#: Entries whose call has no durable row in the audit log yet. `audit_epoch`: that of the writer of
+#: the log under which holds are taken now; 0: there is no log.
+_STEP_7 = """
+CREATE TABLE unaudited (
+    request_id TEXT NOT NULL, hold TEXT NOT NULL, epoch INTEGER NOT NULL,
+    interrupted INTEGER NOT NULL,
+    PRIMARY KEY (request_id, hold)
+) WITHOUT ROWID;
+ALTER TABLE clock ADD COLUMN audit_epoch INTEGER NOT NULL DEFAULT 0
+"""
+
 #: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
 SELECT day, app, provider, model,
@@ -124,6 +135,7 @@ _STEPS = (
     _STEP_4,
     _STEP_5,
     _STEP_6,
+    _STEP_7,
 )
 SCHEMA_VERSION = len(_STEPS)
 

@@ -12,6 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from anaphora.errors import InvalidRequest
 
 from . import (
@@ -20,11 +22,16 @@ from . import (
     Entry,
     EntryQuery,
     Hold,
+    IsUnsent,
     RecoveredHolds,
     Settlement,
     SpendLimits,
     SpendRow,
     Spent,
+    UnauditedEntry,
+    all_sent,
+    interrupted,
+    recovered,
 )
 from .batch import (
     Change,
@@ -39,11 +46,13 @@ from .batch import (
 from .corrections import Correction, entry_rows
 from .days import day_of, month_of
 from .group_commit import GroupCommit
-from .reading import held, spend_rows, spent_rows
+from .reading import held, spend_rows, spent_rows, unaudited_entries
 from .schema import connect, connect_to_read, create, prepare, readable
 from .tables import SmallTables
 
 _log = logging.getLogger("anaphora.daemon")
+
+_AUDITED = "DELETE FROM unaudited WHERE request_id IN (SELECT value FROM json_each(?))"
 
 
 class SqliteStore(SmallTables):
@@ -64,6 +73,8 @@ class SqliteStore(SmallTables):
         self._reader = reader
         self._file = _identity(path)
         self._known = KnownRows()
+        # Until `begin_audit`, that of the daemon before, whose holds are recovered.
+        self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
         self._commits = GroupCommit(self._apply, on_abandoned=self._release)
 
     @classmethod
@@ -111,17 +122,37 @@ class SqliteStore(SmallTables):
         """The caller of a hold was cancelled: nothing was sent."""
         self.settle_later(Settlement(hold=request.hold.id, billed=0, kind="free", at=self._clock()))
 
-    async def recover(self) -> RecoveredHolds:
-        now, holds = self._clock(), open_holds(self._reader)
-        await asyncio.gather(
-            *(
-                self._commits.commit(
-                    Settlement(hold=row.id, billed=row.bound, kind="bound", at=now)
-                )
-                for row in holds
-            )
-        )
-        return RecoveredHolds(len(holds), sum(row.bound for row in holds))
+    async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
+        now = self._clock()
+        settlements = [
+            interrupted(row.id, row.bound, now, is_unsent) for row in open_holds(self._reader)
+        ]
+        await asyncio.gather(*(self._commits.commit(one) for one in settlements))
+        return recovered(settlements)
+
+    def follow_holds(self, over: Callable[[str], None]) -> None:
+        self._commits.on_hold_over = over
+
+    # ── Audit marks ──────────────────────────────────────────────────────────────────────────────
+
+    async def begin_audit(self, epoch: int) -> None:
+        if epoch != self._known.audit_epoch:
+            await self._change("UPDATE clock SET audit_epoch = $1", epoch)
+            self._known.audit_epoch = epoch
+
+    def audited(self, request_ids: Sequence[str]) -> None:
+        ids = msgspec.json.encode(request_ids).decode()
+        self._commits.put_quietly(Change(_AUDITED, (ids,)))
+
+    async def unaudited(self) -> list[UnauditedEntry]:
+        def read() -> list[UnauditedEntry]:
+            with closing(connect_to_read(self.path)) as database:
+                return unaudited_entries(database)
+
+        await self._commits.flush()
+        return await asyncio.to_thread(read)
+
+    # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
     async def spent(self, app: str, now: float) -> Spent:
         await self._commits.flush()

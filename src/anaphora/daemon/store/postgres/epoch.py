@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from anaphora.daemon.store import RecoveredHolds
+from anaphora.daemon.store import IsUnsent, RecoveredHolds, all_sent
 from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
 from anaphora.postgres.connection import described, is_data_error, transaction
 from anaphora.postgres.lane import Lane
 from anaphora.wording import counted
 
 from .clock import ClockCheck
-from .statements import settle_at_bound
+from .statements import settle_open_holds
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -86,6 +86,8 @@ class Epoch:
         self.address = address
         self.id = 0
         self.lane = 0
+        self.audits = False
+        """This node writes an audit log."""
         self.on_fenced: list[OnFenced] = []
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -107,8 +109,9 @@ class Epoch:
         before = self.id
         async with transaction(connection):
             id = await connection.fetchval(
-                "INSERT INTO nodes (name, version, address) VALUES ($1, $2, $3) RETURNING id",
-                self.name, self.version, self.address,
+                "INSERT INTO nodes (name, version, address, audits) VALUES ($1, $2, $3, $4)"
+                " RETURNING id",
+                self.name, self.version, self.address, self.audits,
             )  # fmt: skip
             await connection.execute("INSERT INTO beats (node) VALUES ($1)", id)
         self.id, self.lane = id, 0
@@ -195,10 +198,11 @@ class Keeper:
                 )
             await asyncio.sleep(min(0.05, self._beat))
 
-    async def sweep_earlier(self) -> RecoveredHolds:
+    async def sweep_earlier(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
         """Settles what earlier epochs of this node left open."""
         rows = await self._lane.fetch(_EARLIER, self._epoch.name, self._epoch.id)
-        return await self._sweep_all(row["id"] for row in rows if not row["connected"])
+        earlier = (row["id"] for row in rows if not row["connected"])
+        return await self._sweep_all(earlier, is_unsent=is_unsent)
 
     async def _run(self) -> None:
         for number in itertools.count():
@@ -250,32 +254,34 @@ class Keeper:
         rows = await self._lane.fetch(_SILENT, self._epoch.id, self._silent)
         swept = await self._sweep_all((row["id"] for row in rows), silent=self._silent)
         if leftovers:
-            left = await self._sweep_all(row["id"] for row in await self._lane.fetch(_LEFT))
-            swept = RecoveredHolds(swept.count + left.count, swept.amount + left.amount)
+            swept += await self._sweep_all(row["id"] for row in await self._lane.fetch(_LEFT))
         return swept
 
-    async def _sweep_all(self, nodes: Iterable[int], *, silent: float = 0.0) -> RecoveredHolds:
-        count = amount = 0
+    async def _sweep_all(
+        self, nodes: Iterable[int], *, silent: float = 0.0, is_unsent: IsUnsent = all_sent
+    ) -> RecoveredHolds:
+        swept = RecoveredHolds()
         for node in nodes:
-            recovered = await self._sweep(node, silent=silent)
-            count, amount = count + recovered.count, amount + recovered.amount
-        return RecoveredHolds(count, amount)
+            swept += await self._sweep(node, silent, is_unsent)
+        return swept
 
-    async def _sweep(self, node: int, *, silent: float = 0.0) -> RecoveredHolds:
+    async def _sweep(
+        self, node: int, silent: float = 0.0, is_unsent: IsUnsent = all_sent
+    ) -> RecoveredHolds:
         """With `silent`, only where it has been that for so many seconds."""
         async with self._lane.transaction() as connection:
             # Waits for a transaction of that node that is under way; the next one is refused.
             name = await connection.fetchval(_DEAD, node, silent)
             if name is None and silent:
                 return RecoveredHolds()
-            recovered = await settle_at_bound(connection, node)
+            recovered = await settle_open_holds(connection, node, is_unsent)
             if name is not None:
                 for callback in self.on_swept:
                     await self._swept(callback, connection, node)
         if name is not None:
             _log.warning(
                 "node %s (#%d) is silent, and was taken for dead; settled at their bound: %s",
-                name, node, counted(recovered.count, "hold"),
+                name, node, counted(recovered.count - recovered.unsent, "hold"),
             )  # fmt: skip
         return recovered
 
@@ -303,7 +309,7 @@ class Keeper:
                     " WHERE id = $1 AND state = 'alive'",
                     self._epoch.id,
                 )
-                await settle_at_bound(connection, self._epoch.id)
+                await settle_open_holds(connection, self._epoch.id)
         except (TimeoutError, StoreUnavailable):
             _log.warning("PostgreSQL is gone: other nodes will find this one silent")
         await self._lane.close()

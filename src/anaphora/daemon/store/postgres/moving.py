@@ -30,7 +30,7 @@ from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
 from anaphora.wording import counted
 
-from .statements import settle_at_bound
+from .statements import settle_open_holds
 from .upkeep import checked_state, connected
 
 if TYPE_CHECKING:
@@ -200,8 +200,23 @@ async def _copy(
     for table, sql in differences(POSTGRES_LABELS):
         if count := await connection.fetchval(sql):
             raise Io(f"{table}: {counted(count, 'row')} differ from the entries after the copy")
-    await settle_at_bound(connection, node)
+    await _copy_unaudited(database, connection, node)
+    await settle_open_holds(connection, node)
     return copied
+
+
+async def _copy_unaudited(database: sqlite3.Connection, connection: Connection, node: int) -> None:
+    """Which entries have no audit row yet; also the open holds, where the daemon had a log. A node
+    of the new store writes the rows."""
+    marks = database.execute("SELECT request_id, hold, interrupted FROM unaudited").fetchall()
+    await connection.executemany(
+        "INSERT INTO unaudited (request_id, hold, node, writer, interrupted)"
+        " VALUES ($1, $2, $3, $3, $4)",
+        [(request_id, hold, node, bool(interrupted)) for request_id, hold, interrupted in marks],
+    )
+    (epoch,) = database.execute("SELECT audit_epoch FROM clock").fetchone()
+    if epoch:
+        await connection.execute("UPDATE nodes SET audits = true WHERE id = $1", node)
 
 
 def _storable(value: Any) -> Any:

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.daemon.store import RecoveredHolds, Settlement
+from anaphora.daemon.store import (
+    IsUnsent,
+    RecoveredHolds,
+    Settlement,
+    UnauditedEntry,
+    all_sent,
+    interrupted,
+    recovered,
+)
 from anaphora.daemon.store.batch import HoldRequest, refusal
 from anaphora.daemon.store.days import day_of, end_of_day, end_of_month
+from anaphora.daemon.store.reading import AUDITED_FIELDS
 from anaphora.errors import GrantExceeded
+from anaphora.postgres.connection import transaction
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -138,16 +148,59 @@ def _refused(request: HoldRequest, name: str, _charged: int, day: str) -> tuple[
     return request.hold.id, refusal(name, limit, request.hold.bound, end(day))
 
 
-async def settle_at_bound(connection: Connection, node: int) -> RecoveredHolds:
-    """All open holds of a node that can hold no more."""
+async def settle_open_holds(
+    connection: Connection, node: int, is_unsent: IsUnsent = all_sent
+) -> RecoveredHolds:
+    """All open holds of a node that can hold no more, within a transaction: those that were not
+    sent are free, the others are settled at their bound."""
     rows: list[Any] = await connection.fetch(
         "SELECT id, bound, extract(epoch FROM clock_timestamp())::float8 FROM holds"
         " WHERE node = $1 ORDER BY id",
         node,
     )
-    if rows:
-        settlements = [
-            Settlement(hold=id, billed=bound, kind="bound", at=at) for id, bound, at in rows
-        ]
-        await write(connection, None, 0, settlements)
-    return RecoveredHolds(len(rows), sum(row[1] for row in rows))
+    if not rows:
+        return RecoveredHolds()
+    settlements = [interrupted(id, bound, at, is_unsent) for id, bound, at in rows]
+    await write(connection, None, 0, settlements)
+    await connection.execute(
+        "UPDATE unaudited SET interrupted = true WHERE hold = ANY ($1)",
+        [one.hold for one in settlements],
+    )
+    return recovered(settlements)
+
+
+#: Who takes over marked entries: one node at a time, so that all of a call are taken together.
+_LOCK_UNAUDITED = "SELECT pg_advisory_xact_lock($1)"
+_UNAUDITED_LOCK = int.from_bytes(b"anapaudi", "big")
+_TAKE_UNAUDITED = f"""
+WITH taken AS (
+    UPDATE unaudited SET writer = $1
+    WHERE NOT EXISTS (SELECT FROM nodes WHERE id = unaudited.writer AND state = 'alive')
+        AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
+    RETURNING request_id, hold, node, interrupted
+)
+SELECT taken.request_id, taken.interrupted, coalesce(nodes.name, ''), taken.node,
+    {", ".join(f"entries.{name}" for name in AUDITED_FIELDS)}
+FROM taken JOIN entries ON entries.id = taken.hold LEFT JOIN nodes ON nodes.id = taken.node
+ORDER BY taken.hold
+"""
+AUDITED = "DELETE FROM unaudited WHERE request_id = ANY ($1)"
+
+
+async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEntry]:
+    """The marked entries of nodes that are not alive: `node` writes their rows from now on."""
+    if not await connection.fetchval("SELECT EXISTS (SELECT FROM unaudited)"):
+        return []
+    async with transaction(connection):
+        await connection.execute(_LOCK_UNAUDITED, _UNAUDITED_LOCK)
+        rows = await connection.fetch(_TAKE_UNAUDITED, node)
+    return [
+        UnauditedEntry(
+            request_id=id,
+            interrupted=interrupted,
+            node=name,
+            epoch=epoch,
+            **dict(zip(AUDITED_FIELDS, entry, strict=True)),
+        )
+        for id, interrupted, name, epoch, *entry in rows
+    ]

@@ -15,11 +15,14 @@ from anaphora.daemon.store import (
     EntryQuery,
     HandleRow,
     Hold,
+    IsUnsent,
     RecoveredHolds,
     Settlement,
     SpendLimits,
     SpendRow,
     Spent,
+    UnauditedEntry,
+    all_sent,
 )
 from anaphora.daemon.store.batch import Change, HoldRequest
 from anaphora.daemon.store.corrections import Correction
@@ -36,6 +39,7 @@ from .clock import PUBLIC, ClockCheck
 from .corrections import book, entry_rows
 from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept
 from .journal import SettlementJournal
+from .statements import AUDITED, take_unaudited
 from .writer import STATEMENT_SECONDS, BatchWriter
 
 if TYPE_CHECKING:
@@ -192,13 +196,32 @@ class PostgresStore(SmallTables):
         """Nothing was sent for this hold."""
         self.settle_later(Settlement(hold=request.hold.id, billed=0, kind="free", at=self._clock()))
 
-    async def recover(self) -> RecoveredHolds:
+    async def recover(self, is_unsent: IsUnsent = all_sent) -> RecoveredHolds:
         """Also writes the settlements that an earlier process left in the journal."""
         if self._writer.replay():
             await self._writer.probe()
         if self._keeper is None:
             return RecoveredHolds()
-        return await self._keeper.sweep_earlier()
+        return await self._keeper.sweep_earlier(is_unsent)
+
+    def follow_holds(self, over: Callable[[str], None]) -> None:
+        self._writer.on_hold_over = over
+
+    # ── Audit marks ──────────────────────────────────────────────────────────────────────────────
+
+    async def begin_audit(self, epoch: int) -> None:
+        assert self._epoch is not None, "a command is no node"
+        self._epoch.audits = bool(epoch)
+        await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
+
+    def audited(self, request_ids: Sequence[str]) -> None:
+        self._writer.put_quietly(Change(AUDITED, (list(request_ids),)))
+
+    async def unaudited(self) -> list[UnauditedEntry]:
+        async with self._reports.connection() as connection:
+            return await take_unaudited(connection, self.node_id)
+
+    # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
     async def spent(self, app: str, now: float) -> Spent:
         await self._writer.flush()

@@ -271,6 +271,7 @@ class BatchWriter(BatchQueue):
         for one, outcome in zip(batch, outcomes, strict=True):
             if one.future is None and outcome is None:
                 self._abandoned(one.operation)  # a hold whose caller was told that it failed
+        self._end_holds(zip(batch, outcomes, strict=True))
         self._deliver(zip(batch, outcomes, strict=True))
 
     async def _fail(self, batch: Sequence[Pending], reason: str, *, keep: bool = True) -> None:
@@ -278,6 +279,7 @@ class BatchWriter(BatchQueue):
         self._log_failure(reason)
         self.problem = reason
         message = f"the store cannot be written: {reason}"
+        self._end_holds((one, StoreUnavailable(message)) for one in batch)
         self._deliver(
             (one, StoreUnavailable(message, public=UNREACHABLE)) for one in batch if not one.kept
         )
@@ -315,6 +317,7 @@ class BatchWriter(BatchQueue):
 
     def _refused(self, one: Pending, problem: BaseException) -> None:
         outcome = _refusal(one.operation, problem)
+        self._end_holds([(one, outcome)])
         self._deliver([(one, None if one.kept else outcome)])
 
 

@@ -1,0 +1,152 @@
+"""Which holds were sent: a byte for each, in a file of the node that is mapped into memory.
+
+The system keeps what a killed process has written to such a file, and setting a byte needs no call
+of the system. So the next start can tell a hold whose request was never written to a connection
+from one that the provider may have charged.
+
+A hold gets a slot of the file, which its id ends with. The slot is free again when the settlement
+of its hold is durable: until then no other hold can change the byte.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import stat
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from anaphora.errors import Io
+
+#: Bytes of the file's first part, which says whose it is.
+_HEAD = 512
+#: Slots; the first is always set, and that of holds which found no other free.
+SLOTS = 65_536
+_UNSENT, _SENT = 0, 1
+
+#: Where an id has the name of its ledger, and its slot: see `Ledger._new_id`.
+_NAME, _SLOT, _LENGTH = slice(12, 24), slice(32, 36), 36
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _Head(msgspec.Struct, frozen=True):
+    ledger: str
+    """The name that the ids of its holds have in common."""
+    boot: str
+    """Of the machine: when that ends, pages that were not written are lost."""
+    version: int = 1
+    kind: str = "anaphora sent marks"
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class EarlierMarks:
+    """What the process before has left. Without a file, all holds count as sent."""
+
+    def __init__(self, ledger: str = "", marks: bytes = b"") -> None:
+        self._ledger = ledger
+        self._marks = marks
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Marks of another boot, or of a file that is damaged, tell nothing."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            opened = os.open(path, flags)
+        except OSError:
+            return cls()
+        with os.fdopen(opened, "rb") as file:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                return cls()
+            data = file.read(_HEAD + SLOTS + 1)
+        try:
+            head = _decode_head(data[:_HEAD].rstrip(b"\0"))
+        except msgspec.MsgspecError:
+            return cls()
+        known = head.kind == "anaphora sent marks" and head.version == 1
+        if not known or len(data) != _HEAD + SLOTS or not head.boot or head.boot != boot_id():
+            return cls()
+        return cls(head.ledger, data[_HEAD:])
+
+    def is_unsent(self, hold: str) -> bool:
+        """Whether nothing was sent for an open hold: it is one of that process, and its byte is not
+        set."""
+        if len(hold) != _LENGTH or not self._ledger or hold[_NAME] != self._ledger:
+            return False
+        slot = int(hold[_SLOT], 16)
+        return bool(slot) and self._marks[slot] == _UNSENT
+
+
+class SentMarks:
+    """The file of a process that makes calls. `free` may be called from another thread."""
+
+    def __init__(self, memory: mmap.mmap, ledger: str) -> None:
+        """Use `create`."""
+        self.ledger = ledger
+        """The name that the ids of all its holds have in common."""
+        self._memory = memory
+        self._free = deque(range(1, SLOTS))
+        self._slots: dict[str, int] = {}
+        """By the ids of holds."""
+
+    @classmethod
+    def create(cls, path: Path, ledger: str) -> Self:
+        """Replaces the file of the process before, whose holds are settled. Raises `Io`."""
+        head = msgspec.json.encode(_Head(ledger, boot_id())).ljust(_HEAD, b"\0")
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            opened = os.open(unfinished, flags, 0o600)
+            try:
+                # All of it, and no hole: a page that finds no room later would end the process.
+                data = memoryview(head + bytes([_SENT]) + bytes(SLOTS - 1))
+                while data:
+                    data = data[os.write(opened, data) :]
+                memory = mmap.mmap(opened, _HEAD + SLOTS)
+                os.replace(unfinished, path)
+            finally:
+                os.close(opened)
+                with suppress(FileNotFoundError):
+                    unfinished.unlink()
+        except OSError as error:
+            raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
+        return cls(memory, ledger)
+
+    def add(self, start: str) -> str:
+        """The id of a new hold, which begins like this. Before the hold is written."""
+        try:
+            slot = self._free.popleft()
+        except IndexError:
+            return f"{start}0000"
+        self._memory[_HEAD + slot] = _UNSENT
+        id = f"{start}{slot:04x}"
+        self._slots[id] = slot
+        return id
+
+    def mark(self, hold: str) -> None:
+        """Its request is written to a connection next."""
+        slot = self._slots.get(hold)
+        if slot is not None:
+            self._memory[_HEAD + slot] = _SENT
+
+    def free(self, hold: str) -> None:
+        """Its settlement is durable, or it was not taken."""
+        slot = self._slots.pop(hold, None)
+        if slot is not None:
+            self._free.append(slot)
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine; empty where that is not known."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, UnicodeError):
+        return ""
