@@ -31,7 +31,7 @@ from anaphora.values import (
     Url,
     Usage,
 )
-from anaphora.wording import counted
+from anaphora.wording import counted, visible
 
 _BOX = (
     "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.5em .75em;margin:.25em 0;"
@@ -160,8 +160,8 @@ def _change(change: Change | None) -> str:
 
 
 def _escaped(text: object) -> str:
-    """As text in a page or in a quoted attribute; lone surrogates become `?`."""
-    return html.escape(str(text).encode("utf-8", "replace").decode(), quote=True)
+    """As text in a page or in a quoted attribute, control characters as escapes."""
+    return html.escape(visible(str(text), keep="\n\r\t"), quote=True)
 
 
 def _box(*pieces: str) -> str:

@@ -1,8 +1,45 @@
-"""Numbers with their nouns, for messages and reports."""
+"""Words for messages and reports: numbers with their nouns, and texts of apps and providers without
+control characters."""
 
 from __future__ import annotations
+
+import functools
+import re
+
+#: Characters that change a terminal, a line or the direction of text, and are not seen themselves:
+#: C0, DEL and C1, line and paragraph separators, bidirectional controls, invisible ones, halves of
+#: surrogate pairs. Joiners (U+200C, U+200D) are left out: scripts and emoji need them.
+_CONTROL = (
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 turn`, `2 turns`, `1,024 tokens`; `plural` for nouns that do not end with -s there."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with control characters as escapes (`\\u001b`), but for those in `keep`. For all
+    text of apps and providers that is shown: in a terminal it could move the cursor or clear the
+    screen, in a table or a log pass for another row."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _pattern(keep).sub(_escape, text)
+
+
+def visible_json(data: bytes) -> bytes:
+    """The same JSON without control characters. JSON itself escapes only those below U+0020."""
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return visible(data.decode(errors="replace"), keep="\n\r\t").encode(errors="replace")
+
+
+@functools.cache
+def _pattern(keep: str) -> re.Pattern[str]:
+    return re.compile(f"(?![{keep}]){_CONTROL}" if keep else _CONTROL)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"

@@ -244,7 +244,7 @@ def _refusals(now: float, draw: random.Random) -> Iterator[AuditEnvelope]:
             )
 
 
-def hostile_calls(at: float) -> list[AuditEnvelope]:
+def hostile_calls(at: float, names: Sequence[str] = HOSTILE_NAMES) -> list[AuditEnvelope]:
     """A call for each hostile name, which is its app, its model, its labels and its ids;
     about a minute before `at`."""
     return [
@@ -271,7 +271,7 @@ def hostile_calls(at: float) -> list[AuditEnvelope]:
             lost_nano_usd=2_000,
             blocks=(AuditBlock(label=name, kind="system", tokens=50),),
         )
-        for number, name in enumerate(HOSTILE_NAMES)
+        for number, name in enumerate(names)
     ]
 
 

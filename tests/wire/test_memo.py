@@ -16,7 +16,7 @@ from anaphora.values import Message, Tool
 
 MODELS = {
     "anthropic": "claude-sonnet-5-5",
-    "openai_chat": "gpt-5.1",
+    "openai_chat": "gpt-4.1",
     "openai_responses": "gpt-5.1",
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",

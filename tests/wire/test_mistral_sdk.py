@@ -78,7 +78,6 @@ GAPS = {
     "unknown block, its own": "sent as it came: the caller's own affair",
     "provider tools, its own": "a tool of OpenAI's Chat Completions, sent as it came",
     "PDF bytes": "the wire says a file; Mistral takes a document_url",
-    "text file": "the wire says a file; Mistral takes a document_url",
     "document title": "the wire says a file; Mistral takes a document_url",
     "document context": "the wire says a file; Mistral takes a document_url",
     "audio bytes": "the wire says an object with a format; Mistral takes the data alone",

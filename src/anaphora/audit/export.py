@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import MissingExtra
+from anaphora.wording import visible, visible_json
 
 from .envelope import AuditEnvelope, StoredRow
 
@@ -165,8 +166,8 @@ def _cell(value: Any, kind: str) -> str:
     if kind == "timestamp":
         return datetime.datetime.fromtimestamp(value, datetime.UTC).isoformat()
     if kind in ("strings", "blocks"):
-        return msgspec.json.encode(value).decode()
+        return visible_json(msgspec.json.encode(value)).decode()
     text = str(value)
     # A spreadsheet would run a name that begins like a formula, also behind white space.
     is_formula = kind == "string" and text.lstrip()[:1] in ("=", "+", "-", "@")
-    return f"'{text}" if is_formula else text
+    return f"'{visible(text)}" if is_formula else visible(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from contextlib import aclosing
 from pathlib import Path
@@ -34,7 +35,7 @@ from anaphora.values import (
     ToolResult,
     to_json,
 )
-from anaphora.wording import counted
+from anaphora.wording import counted, visible
 
 from .ask_files import (
     AskConfig,
@@ -46,7 +47,7 @@ from .ask_files import (
 )
 from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop
 from .main import exit_code
-from .terminal import AnswerPrinter, one_line
+from .terminal import AnswerPrinter, answer_on, one_line
 
 #: Characters of an excerpt of a tool's arguments or result, and of a provider's error message.
 _EXCERPT, _ERROR = 200, 500
@@ -154,7 +155,7 @@ class AskChat:
         if self._options.as_json:
             print_json(preview)
         else:
-            click.echo("\n".join(_preview_lines(preview)))
+            click.echo("\n".join(map(visible, _preview_lines(preview))))
 
     def run(self) -> None:
         """Send the question, print and store the answer."""
@@ -170,7 +171,7 @@ class AskChat:
             if self._options.as_json:
                 print_json({"answer": text, "interrupted": True})
             elif text and self._output is not None:
-                click.echo(text)
+                click.echo(answer_on(sys.stdout, text))
             self._printer.warn("interrupted; the incomplete answer is not stored")
             stop(INTERRUPTED)
         except AnaphoraError as problem:
@@ -193,7 +194,8 @@ class AskChat:
         if self._options.as_json:
             print_json({"answer": text, "error": line})
         elif self._output is not None and self._stored is None:
-            click.echo(text, err=True)  # which is in the conversation otherwise
+            # It is in the conversation otherwise.
+            click.echo(answer_on(sys.stderr, text), err=True)
 
     async def _send(self) -> RunResult:
         def on_wait(seconds: float) -> None:

@@ -38,7 +38,7 @@ from anaphora.errors import (
     MacMismatch,
     NewerSchema,
 )
-from anaphora.wording import counted
+from anaphora.wording import counted, visible_json
 
 from .audit_report import block_table, call_table, model_option, play, report_lines, ttl_option
 from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, print_json, report_problems, stop
@@ -379,8 +379,10 @@ def _format_of(output: Path | None) -> ExportFormat:
 
 def _write(pieces: Iterator[bytes], output: Path | None) -> None:
     if output is None:
+        # Rows keep their bytes in a pipe: their hashes are of these.
+        on_terminal = sys.stdout.isatty()
         for piece in pieces:
-            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.write(visible_json(piece) if on_terminal else piece)
         sys.stdout.flush()
         return
     with _named(output), output.open("wb") as file:

@@ -265,7 +265,9 @@ def read_stdin(limit: int = -1) -> bytes:
 def to_json(value: Any) -> str:
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    from anaphora.wording import visible_json
+
+    return visible_json(msgspec.json.format(msgspec.json.encode(value), indent=2)).decode()
 
 
 def print_json(value: Any) -> None:
@@ -274,8 +276,10 @@ def print_json(value: Any) -> None:
 
 def report_problems(problems: Iterable[object]) -> None:
     """Print problems with the input to standard error."""
+    from anaphora.wording import visible
+
     for problem in problems:
-        print_error_line(f"anaphora: {problem}")
+        print_error_line(f"anaphora: {visible(str(problem))}")
 
 
 def print_error_line(text: str | bytes) -> None:

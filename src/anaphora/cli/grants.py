@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from anaphora import wire
-from anaphora.wording import counted
+from anaphora.wording import counted, visible
 
 from .common import (
     FOUND,
@@ -98,7 +98,8 @@ def show(generation: int | None, home: Path, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:
-        click.echo(result["text"], nl=not result["text"].endswith("\n"))
+        text = visible(result["text"], keep="\n\t")
+        click.echo(text, nl=not text.endswith("\n"))
 
 
 @command.command()

@@ -139,4 +139,6 @@ def _print_internal(problem: Exception) -> None:
 
 
 def _print_error(message: str) -> None:
-    print(f"anaphora: {message}", file=sys.stderr)
+    from anaphora.wording import visible
+
+    print(f"anaphora: {visible(message)}", file=sys.stderr)

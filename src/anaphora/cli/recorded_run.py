@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from anaphora.wording import counted
+from anaphora.wording import counted, visible_json
 
 from .common import FOUND, print_error_line, report_problems, require, stop
 from .upstreams import routes_of, upstream_option
@@ -109,7 +109,7 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        print_error_line(msgspec.json.encode(value))
+        print_error_line(visible_json(msgspec.json.encode(value)))
     else:
         done = []
         if player.mode != "none":

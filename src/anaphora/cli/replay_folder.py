@@ -225,20 +225,15 @@ def _fixture_lines(path: str, one: Fixture) -> Iterator[Line]:
         if value not in (None, ""):
             yield f"{name:10}{one_line(str(value))}"
     yield "\nrequest", "bold"
-    yield _shown(one.request)
+    yield from _shown(one.request)
     yield "\nresponse", "bold"
     for header, value in one.headers:
         yield f"{header}: {one_line(value)}", "dim"
-    yield _shown(one.payload)
+    yield from _shown(one.payload)
 
 
-def _shown(data: bytes) -> str:
-    """Without control characters, which could change the terminal."""
-    return "\n".join(map(_line, _text(data).split("\n")))
-
-
-def _line(text: str) -> str:
-    return "".join(each if each.isprintable() or each == "\t" else "\ufffd" for each in text)
+def _shown(data: bytes) -> list[str]:
+    return _text(data).split("\n")
 
 
 @click.command()

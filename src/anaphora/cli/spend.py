@@ -20,7 +20,7 @@ from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.reading import FIELDS, held, spend_rows
 from anaphora.daemon.store.schema import connect_to_read
 from anaphora.errors import Io
-from anaphora.wording import counted
+from anaphora.wording import counted, visible_json
 
 from .audit_report import cost, share
 from .common import CommandGroup
@@ -311,7 +311,7 @@ def _watch(query: _Query, *, as_json: bool) -> None:
 
 def _show(terminal: Terminal, report: SpendReport, *, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(_json(report)))
+        click.echo(visible_json(msgspec.json.encode(_json(report))))
         return
     if terminal.is_terminal:
         terminal.clear()

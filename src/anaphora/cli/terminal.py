@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.control import strip_control_codes
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from anaphora import values
 from anaphora.cache.verdict import Result, Verdict
+from anaphora.wording import visible
 
 from .common import print_json
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 #: A line of a page: plain, with a style, or of several pieces with styles of their own; or a table.
 Line: TypeAlias = str | tuple[str, str] | list[str | tuple[str, str]] | RenderableType
 
-#: Control characters; an answer must not move the cursor or change the terminal.
+#: Control characters that an answer may not have on a terminal. It keeps those of the direction of
+#: its text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Piped output is not wrapped, unless COLUMNS asks for it: a row is one line.
 _PIPED_WIDTH = 10_000
@@ -98,10 +99,21 @@ def print_report(value: Any, page: Iterable[Line], *, as_json: bool) -> None:
 
 def _renderable(line: Line) -> RenderableType:
     if isinstance(line, str):
-        return Text(line)
+        return Text(_line(line))
     if isinstance(line, tuple):
-        return Text(*line)
-    return Text.assemble(*line) if isinstance(line, list) else line
+        return Text(_line(line[0]), line[1])
+    if not isinstance(line, list):
+        return line
+    return Text.assemble(
+        *(_line(one) if isinstance(one, str) else (_line(one[0]), one[1]) for one in line)
+    )
+
+
+def _line(text: str) -> str:
+    """A line of a page without control characters; line breaks before and after it are layout."""
+    inner = text.strip("\n")
+    start = text.index(inner) if inner else len(text)
+    return text[:start] + visible(inner, keep="\t") + text[start + len(inner) :]
 
 
 class Rows:
@@ -114,7 +126,7 @@ class Rows:
         self._rows: list[tuple[tuple[str, ...], str]] = []
 
     def add_row(self, *cells: str, style: str = "") -> None:
-        self._rows.append((cells, style))
+        self._rows.append((tuple(map(visible, cells)), style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = zip(self._titles, *(cells for cells, _ in self._rows), strict=True)
@@ -124,8 +136,7 @@ class Rows:
             for title, width in zip(self._titles, widths, strict=True)
         )
         gaps = _GAP * (len(widths) - 1)
-        folded = any("\n" in cell for cells, _ in self._rows for cell in cells)
-        if sum(widths) + gaps <= options.max_width and not folded:
+        if sum(widths) + gaps <= options.max_width:
             yield from self._lines(console, widths)
         elif sum(least) + gaps <= options.max_width:
             yield self._table()
@@ -139,7 +150,7 @@ class Rows:
             for title, cell, width in zip(self._titles, cells, widths, strict=True):
                 blanks = " " * (width - cell_len(cell))
                 line += (blanks + cell if title in self._right else cell + blanks) + " " * _GAP
-            yield Segment(strip_control_codes(line.rstrip()), console.get_style(style or "none"))
+            yield Segment(line.rstrip(), console.get_style(style or "none"))
             yield Segment.line()
 
     def _table(self) -> Table:
@@ -190,7 +201,7 @@ def tracked(items: Iterable[T], title: str, *, total: int) -> Iterator[T]:
 
 def one_line(text: str, longest: int = 1000) -> str:
     """Without line breaks and control characters, cut to a length."""
-    line = _CONTROL.sub("", " ".join(text.split()))
+    line = visible(" ".join(text.split()))
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
@@ -232,7 +243,7 @@ class AnswerPrinter:
         self.text += text
         if self._silent:
             return
-        shown = _CONTROL.sub("", text) if sys.stdout.isatty() else text
+        shown = answer_on(sys.stdout, text)
         sys.stdout.write(shown)
         sys.stdout.flush()
         self._midline = not shown.endswith("\n") if shown else self._midline
@@ -241,6 +252,12 @@ class AnswerPrinter:
         self.end_line()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+def answer_on(stream: IO[str], text: str) -> str:
+    """The text of a model as the stream gets it: with line breaks and tabs, and on a terminal
+    without other control characters."""
+    return _CONTROL.sub("", text) if stream.isatty() else text
 
 
 def for_stderr(line: str, code: int) -> str:

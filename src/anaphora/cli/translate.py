@@ -18,6 +18,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
+from anaphora.wording import visible
 
 from .common import FOUND, print_json, read_bytes, report_problems, stop
 from .parameters import WireName
@@ -94,11 +95,12 @@ def command(
     pretty = msgspec.json.format(body, indent=2).decode()
     terminal = Terminal()
     if terminal.is_terminal:
-        terminal.print(Syntax(pretty, "json", background_color="default", word_wrap=True))
+        shown = visible(pretty, keep="\n")
+        terminal.print(Syntax(shown, "json", background_color="default", word_wrap=True))
     else:
         click.echo(pretty)
     for notice in notices:
-        line = for_stderr(f"notice: {notice} [{notice.code}]", YELLOW)
+        line = for_stderr(visible(f"notice: {notice} [{notice.code}]"), YELLOW)
         click.echo(line, err=True, color=True)
 
 

@@ -12,7 +12,7 @@ from anaphora.cache.verdict import Verdict, format_usd
 from anaphora.cache.verdict.values import format_loss
 from anaphora.proxy.judged_call import CallKind, JudgedCall
 from anaphora.proxy.summary import WatchSummary
-from anaphora.wording import counted
+from anaphora.wording import counted, visible_json
 
 from .log_files import unpriced_note
 from .terminal import MISSED, RESULT_COLOURS, Line, Rows, detail_lines, one_line
@@ -151,7 +151,7 @@ def _lost(summary: WatchSummary) -> Iterator[Line]:
 
 
 def json_line(kind: str, fields: dict[str, Any]) -> str:
-    return msgspec.json.encode({"type": kind, **fields}).decode()
+    return visible_json(msgspec.json.encode({"type": kind, **fields})).decode()
 
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:

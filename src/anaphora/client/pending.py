@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from anaphora.errors import InvalidRequest
+from anaphora.wording import visible
 
 from .consuming import ConsumedOnce
 
@@ -89,4 +90,5 @@ _shown: dict[Any, Any] = {}
 def warn(message: str, category: type[Warning]) -> None:
     """Warns at the application's line that made the call."""
     site = waiting_site.get() or call_site()
-    warnings.warn_explicit(message, category, site.file, site.line, registry=_shown)
+    text = visible(message)  # a terminal shows it
+    warnings.warn_explicit(text, category, site.file, site.line, registry=_shown)

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from anaphora.errors import Io
+from anaphora.wording import visible_json
 
 REQUEST_ID: ContextVar[str] = ContextVar("anaphora_request_id", default="")
 """Of the request that is being answered: part of each line that is logged meanwhile."""
@@ -58,7 +59,7 @@ class JsonLog:
         if "request_id" not in fields and (request_id := REQUEST_ID.get()):
             row["request_id"] = request_id
         row |= fields
-        self._waiting.append(_encode(row))
+        self._waiting.append(visible_json(_encode(row)))
         if not self._wake.is_set():
             self._wake.set()
 

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import htpy
 
 from anaphora import __version__
+from anaphora.wording import visible
 
 from .figures import moment, plain_name
 from .site import PageContent, Site
@@ -59,8 +60,13 @@ def document(site: Site, content: PageContent, view: View, names: Names, path: s
             _footer(),
         ],
     ]
-    # A name may hold half of a surrogate pair, which UTF-8 cannot.
-    return str(page).encode(errors="replace")
+    return page_bytes(str(page))
+
+
+def page_bytes(page: str) -> bytes:
+    """The HTML without control characters of apps and providers; markup has none but line breaks.
+    Those of the direction of text could show a name as another."""
+    return visible(page, keep="\n\r\t").encode()
 
 
 def _header(site: Site, view: View, path: str) -> htpy.Element:

@@ -21,7 +21,7 @@ import htpy
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
-from .layout import SPAN, document, time_span
+from .layout import SPAN, document, page_bytes, time_span
 from .live import LiveStreams, elements_of
 from .site import Page, PageContent, PageRequest, Site, page_request
 from .static_files import STATIC, static_file
@@ -172,8 +172,7 @@ class PageSite:
             content = self._content(of, site or self.site)
             above = time_span(view) if content.filters else None
             page = "".join(htpy.fragment[above, content.main].iter_chunks())
-            # A name may hold half of a surrogate pair, which UTF-8 cannot.
-            return elements_of(page.encode(errors="replace").decode(), (*content.live, SPAN))
+            return elements_of(page_bytes(page).decode(), (*content.live, SPAN))
 
         return self._live.stream(render, allowed)
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from anaphora import __version__
 
 from .figures import moment
+from .layout import page_bytes
 from .static_files import static_content
 
 
@@ -43,7 +44,7 @@ def report_file(title: str, sections: Sequence[tuple[str, htpy.Node]], made_at: 
             htpy.footer[htpy.p[f"Anaphora {__version__}"]],
         ],
     ]
-    return str(page).encode(errors="replace")
+    return page_bytes(str(page))
 
 
 def _section(heading: str, content: htpy.Node) -> htpy.Element:

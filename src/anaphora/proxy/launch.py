@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from anaphora.errors import InvalidRequest
+from anaphora.wording import visible
 
 #: Signals that are passed on to the command.
 _FORWARDED = ("SIGINT", "SIGQUIT", "SIGTSTP", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
@@ -84,7 +85,7 @@ def _report_running(running: list[str], report: Callable[[str], None] | None) ->
     if report is not None:
         report(text)
     elif sys.stderr is not None:
-        sys.stderr.write(f"anaphora: {text}\n")
+        sys.stderr.write(f"anaphora: {visible(text)}\n")
 
 
 # ── Stopping and continuing ──────────────────────────────────────────────────────────────────────

@@ -201,8 +201,13 @@ OTHERWISE: list[tuple[Part, bytes, list[str]]] = [
         ["context_unsupported"],
     ),
     (
-        Document(Bytes(b"a", "text/csv")),
-        b'{"type":"file","file":{"file_data":"data:text/csv;base64,YQ==","filename":"document"}}',
+        Document(Bytes(b"a", "text/csv"), title="a.csv"),
+        b'{"type":"text","text":"a.csv\\n\\na"}',
+        ["document_as_text"],
+    ),
+    (
+        Document(Bytes(b"\xff", "text/csv")),
+        b'{"type":"file","file":{"file_data":"data:text/csv;base64,/w==","filename":"document"}}',
         [],
     ),
     (

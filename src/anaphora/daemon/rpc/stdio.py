@@ -23,6 +23,7 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import InvalidRequest, Io, Transport, Unauthenticated
+from anaphora.wording import visible_json
 
 from .codes import INVALID_REQUEST, UNAVAILABLE, RpcError
 from .protocol import (
@@ -272,6 +273,7 @@ class DescriptorWriter:
 
     def __init__(self, sink: int) -> None:
         self._sink = sink
+        self._on_terminal = os.isatty(sink)
         self._lock = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
@@ -279,7 +281,7 @@ class DescriptorWriter:
             await asyncio.to_thread(self._write, data)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
+        view = memoryview(visible_json(data) if self._on_terminal else data)
         while view:
             view = view[os.write(self._sink, view) :]
 

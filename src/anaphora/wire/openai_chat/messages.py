@@ -436,19 +436,33 @@ def _document(part: Document, notices: Notices) -> bytes | None:
     if isinstance(source, Url):
         notices.append(Notice("document_url", "Chat fetches no documents; left out"))
         return None
+    if part.context is not None:
+        why = "a document has no context here; left out"
+        notices.append(Notice("context_unsupported", why, "context"))
     if isinstance(source, FileId):
         file = file_id(source, notices)
         if file is None:
             return None
+    elif (text := _document_text(source)) is not None and WIRE not in (part.extras or ()):
+        why = "Chat takes PDF files only; the document is sent as text"
+        notices.append(Notice("document_as_text", why))
+        return text_part(text if title is None else f"{title}\n\n{text}")
     else:
         file = b'"file_data":' + string(data_url(source))
         # A file in the request needs a name.
         title = title if title is not None else _FILE_NAMES.get(source.media_type, "document")
-    if part.context is not None:
-        why = "a document has no context here; left out"
-        notices.append(Notice("context_unsupported", why, "context"))
     name = b"" if title is None else b',"filename":' + string(title)
     return b'{"type":"file","file":{' + file + name + b"}" + closing(part.extras, WIRE)
+
+
+def _document_text(source: Bytes) -> str | None:
+    """The text of a document of plain text; None for others."""
+    if not source.media_type.startswith("text/"):
+        return None
+    try:
+        return source.data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _left_out(part: Part, notices: Notices) -> None:
