@@ -19,28 +19,18 @@ from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 
 from .handles import is_stored_reasoning
+from .media import InlineSpan, MediaCounts, SpanFinder, first_place, next_place, shown_data
 from .tools import FoundTools, read_tool
-
-
-class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The media of a request."""
-
-    images: int = 0
-    documents: int = 0
-    """Files of any other kind, such as PDFs."""
-    audio: int = 0
-    """Also videos whose sound is billed by itself."""
-    inline: int = 0
-    """Bytes of the body that are their base64, not text."""
 
 
 class RequestContent:
     """What was found in the messages of one request."""
 
-    __slots__ = ("_counts", "cache_ttls", "changes_tools", "handles", "shown", "tools", "unknown")
+    __slots__ = ("_counts", "_spans", "cache_ttls", "changes_tools", "handles", "tools", "unknown")
 
     def __init__(self) -> None:
-        self._counts = {"images": 0, "documents": 0, "audio": 0, "inline": 0}
+        self._counts = {"images": 0, "documents": 0, "audio": 0}
+        self._spans: list[InlineSpan] = []
         self.handles: list[tuple[str, HandleKind, str]] = []
         """Fields, kinds and ids."""
         self.tools = FoundTools()
@@ -48,19 +38,19 @@ class RequestContent:
         """Names of fields with values that need an entry in the grant."""
         self.cache_ttls: set[Ttl] = set()
         self.changes_tools = False
-        self.shown = True
-        """Whether the object at hand stands where the provider shows media to the model: elsewhere
-        its data may be billed as text."""
 
     @property
     def media(self) -> MediaCounts:
-        return MediaCounts(**self._counts)
+        return MediaCounts(**self._counts, spans=tuple(self._spans))
 
-    def add(self, kind: str, data: Any = None) -> None:
-        """Counts one of that kind; `data` is its base64 or data URL, if it is in the body."""
+    def add(self, kind: str) -> None:
+        """Counts one of that kind."""
         self._counts[kind] += 1
-        if isinstance(data, str) and self.shown:
-            self._counts["inline"] += len(data)
+
+    def except_span(self, span: InlineSpan | None) -> None:
+        """Excepts the bytes of a medium from the text."""
+        if span is not None:
+            self._spans.append(span)
 
 
 # ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
@@ -166,8 +156,8 @@ _OPAQUE = {
 #: Sources that an answer named: the provider does not open them again.
 _CITED = frozenset({"annotations", "citations", "results", "logprobs"})
 _RESULTS = frozenset({"code_execution_output", "bash_code_execution_output"})
-#: Fields through which media are reached.
-_SHOWN = frozenset({"content", "output", "parts", "source", "functionResponse", "inlineData"})
+#: Fields through which blocks are reached.
+_BLOCKS = frozenset({"", "content", "output", "parts", "source"})
 _TOOL_CHANGES = frozenset({"tool_addition", "tool_removal", "additional_tools"})
 _IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "screenshot"})
 _AUDIO = frozenset({"input_audio", "audio", "audio_url"})
@@ -197,9 +187,6 @@ _PARTS = frozenset(
 _GEMINI_MEDIA = {"image": "images", "text": "documents", "application": "documents"}
 #: A file of Google's file store, by its address or name.
 _GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
-#: Where the base64 or data URL of a medium may stand in it.
-_DATA = ("data", "url", "image_url", "video_url", "audio_url", "file_data", "input_audio")
-_INSIDE = ("source", "image_url", "input_audio", "file", "video_url", "audio_url")
 
 
 def holds_content(wire: str, name: str) -> bool:
@@ -226,26 +213,38 @@ def scan_content(
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), f"$.{name}") from None
     rename, note = _NAMES.get(wire), _NOTES.get(wire, _note_typed)
-    stack: list[tuple[str, str, Any, bool]] = [(name, "", value, True)]
+    finder = SpanFinder(name, raw)
+    # Taken from the end: what stands first is read first.
+    stack: list[tuple[str, str, Any, str]] = [(name, "", value, first_place(wire, name))]
     while stack:
-        path, field, item, shown = stack.pop()
+        path, field, item, place = stack.pop()
         if isinstance(item, list):
-            stack += [(f"{path}[{index}]", field, each, shown) for index, each in enumerate(item)]
+            stack += [
+                (
+                    f"{path}[{index}]",
+                    field,
+                    item[index],
+                    "" if isinstance(item[index], list) else place,
+                )
+                for index in range(len(item) - 1, -1, -1)
+            ]
         elif isinstance(item, dict):
             if rename is not None:
                 item = _renamed(item, rename, path)
             kind = item.get("type")
             kind = kind if isinstance(kind, str) else ""
-            found.shown = shown
             note(path, field, kind, item, found)
+            for data in shown_data(wire, place, kind, item):
+                found.except_span(finder.find(data))
             if isinstance(marker := item.get("cache_control"), dict):
                 found.cache_ttls.add("1h" if marker.get("ttl") == "1h" else "5m")
             opaque = _OPAQUE.get(kind or field)
-            stack += [
-                (f"{path}.{key}", key, each, shown and key in _SHOWN)
+            children = [
+                (f"{path}.{key}", key, each, next_place(wire, place, kind, item, key))
                 for key, each in item.items()
                 if key != opaque and key not in _CITED and isinstance(each, (dict, list))
             ]
+            stack += reversed(children)
 
 
 def are_plain(wire: str, elements: ListElements) -> bool:
@@ -304,20 +303,20 @@ def _note_typed(
 ) -> None:
     """Notes what an object with a `type` is."""
     if kind in _IMAGES:
-        found.add("images", _inline(item))
+        found.add("images")
     elif kind in _AUDIO:
-        found.add("audio", _inline(item))
+        found.add("audio")
     elif kind in _FILES:
         _note_file(item, found)
     elif kind == "image_generation_call" and item.get("result"):
-        found.add("images", item["result"])
+        found.add("images")
     elif _is_item_id(field, kind, item):
         found.handles.append((f"{path}.id", "item", str(item["id"])))
     elif kind in _TOOL_CHANGES:
         found.changes_tools = True
     elif kind in ("item_reference", "image_generation_call"):
         found.handles.append((f"{path}.id", "item", str(item.get("id"))))
-    elif kind and kind not in _KNOWN and found.shown and path.endswith("]"):
+    elif kind and kind not in _KNOWN and field in _BLOCKS and path.endswith("]"):
         found.add("documents")  # a new kind of block: it may be anything
     if kind in ("tool_addition", "additional_tools", "tool_search_output"):
         tools = item.get("tools") or item.get("tool") or []
@@ -342,7 +341,7 @@ def _note_gemini(
         return
     medium = str(item.get("mimeType") or "").partition("/")[0].lower()
     # A video has a sound track; a file without a type may be one.
-    found.add(_GEMINI_MEDIA.get(medium, "audio"), item.get("data"))
+    found.add(_GEMINI_MEDIA.get(medium, "audio"))
     uri = item.get("fileUri")
     if not isinstance(uri, str):
         return
@@ -354,8 +353,8 @@ def _note_gemini(
 
 def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: RequestContent) -> None:
     images = item.get("images")
-    for image in images if isinstance(images, list) else [images] if images else ():
-        found.add("images", image)
+    for _image in images if isinstance(images, list) else [images] if images else ():
+        found.add("images")
 
 
 #: How a provider reads the names of members, where not as they are written: Gemini takes
@@ -380,23 +379,10 @@ _IDS: dict[str, HandleKind] = {
 }
 
 
-def _inline(item: dict[str, Any]) -> str | None:
-    """The base64 or data URL of a medium; None where it is only referred to."""
-    holders = [item, *(item[key] for key in _INSIDE if isinstance(item.get(key), dict))]
-    for holder in holders:
-        for key in _DATA:
-            value = holder.get(key)
-            if not isinstance(value, str):
-                continue
-            if key in ("data", "file_data") or value.startswith("data:"):
-                return value
-    return None
-
-
 def _note_file(item: dict[str, Any], found: RequestContent) -> None:
     source = item.get("source")
     if isinstance(source, dict) and source.get("type") in ("text", "content"):
         return  # text in the body; the images in it are counted by themselves
     if isinstance(source, str):
         return  # the origin of a search result
-    found.add("documents", _inline(item))
+    found.add("documents")

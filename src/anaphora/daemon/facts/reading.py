@@ -26,8 +26,9 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import MediaCounts, RequestContent, holds_content, scan_content
+from .content import RequestContent, holds_content, scan_content
 from .fields import ALWAYS_READ, KnownFields, known_fields
+from .media import MediaCounts
 from .request import HandleRef, Named, RequestFacts, facts_before, remember_facts
 from .tools import FoundTools, ServerTool, read_tools
 

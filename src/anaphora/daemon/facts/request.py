@@ -13,7 +13,8 @@ from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
 
-from .content import MediaCounts, are_plain
+from .content import are_plain
+from .media import MediaCounts
 from .tools import ServerTool
 
 
