@@ -415,6 +415,25 @@ def test_rows_that_are_lost_at_the_end_are_reported(
     verify(tmp_path / "audit")
 
 
+def test_a_segment_that_is_truncated_meanwhile_gets_no_more_rows(tmp_path: Path) -> None:
+    """The next rows are in a new one, which names the row that is missing."""
+    path = tmp_path / "audit"
+    with AuditLog(path) as log:
+        for number in range(3):
+            log.append(envelope(number))
+        log.flush()
+        [segment] = path.glob("*.jsonl")
+        whole = segment.read_bytes()
+        cut = whole[: whole.rstrip(b"\n").rindex(b"\n") + 1]
+        os.truncate(segment, len(cut))
+        log.append(envelope(4))
+        settle(log)
+    assert segment.read_bytes() == cut
+    assert len([*path.glob("*.jsonl")]) == 2
+    with pytest.raises(ChainBroken):
+        verify(path)
+
+
 @both
 def test_a_log_that_is_deleted_meanwhile_is_continued_and_the_gap_is_found(
     name: str, tmp_path: Path

@@ -150,7 +150,9 @@ async def test_a_file_that_was_deleted_or_replaced_takes_no_hold(path: Path) -> 
         one = await hold(ledger)
         shutil.copy(path, path.with_suffix(".copy"))
         path.with_suffix(".copy").replace(path)
-        with pytest.raises(StoreUnavailable, match="deleted or replaced; restart the daemon"):
+        with pytest.raises(
+            StoreUnavailable, match=r"store\.sqlite was replaced while the daemon ran: nothing"
+        ):
             await hold(ledger)
         await one.settle(1, "billed")
 

@@ -195,8 +195,8 @@ class FileStore:
                 os.close(folder)
 
     def _check_place(self) -> None:
-        """Raises where the segment is no longer in the folder: a row written to it would be gone.
-        The next attempt begins a new segment."""
+        """Raises where the segment is no longer in the folder, or was truncated: a row written to
+        it would be gone, or follow a gap. The next attempt begins a new segment."""
         path = self.path / f"{self._segment:06d}.jsonl"
         try:
             found = os.stat(path)
@@ -207,6 +207,9 @@ class FileStore:
         if (found.st_dev, found.st_ino) != (here.st_dev, here.st_ino):
             self.close()
             raise FileNotFoundError(2, "the segment was replaced", str(path))
+        if here.st_size < self._size:
+            self.close()
+            raise OSError(5, "the segment was truncated", str(path))
 
     def boundaries(self, before: float) -> tuple[Boundary, ...]:
         """The segments whose rows were all written before that time, without the current one."""

@@ -207,7 +207,9 @@ class Daemon:
         unmet = self.settings.grants.unmet.items()
         required = [f"{app} requires {', '.join(sorted(names))}" for app, names in unmet]
         warnings = price_warnings(self.services.ledger.clock())
-        return [*required, *self.not_in_force(), *warnings]
+        store = self.services.store.problem
+        unavailable = [] if store is None else [f"the store cannot be written: {store}"]
+        return [*unavailable, *required, *self.not_in_force(), *warnings]
 
     def not_in_force(self) -> list[str]:
         """Where this node does not serve what its files say, or not what the other nodes do."""

@@ -193,12 +193,17 @@ class KnownRows:
 
 
 def apply(
-    database: sqlite3.Connection, operations: Sequence[Operation], known: KnownRows
+    database: sqlite3.Connection,
+    operations: Sequence[Operation],
+    known: KnownRows,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Durable when it returns; where it raises, nothing has changed. Settlements come first: they
-    make room for the holds. `known` is that of the connection."""
+    make room for the holds. `known` is that of the connection. `check` raises where nothing may be
+    written; no other process writes meanwhile."""
     try:
         with transaction(database):
+            check()
             known.check(database)
             batch = _Batch(database, known)
             batch.settle([one for one in operations if isinstance(one, Settlement)])

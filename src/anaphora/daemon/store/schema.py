@@ -17,7 +17,7 @@ from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transacti
 from anaphora.errors import Io, NewerSchema
 
 #: Marks the file as ours: "anas".
-_APPLICATION = 0x616E6173
+APPLICATION = 0x616E6173
 
 #: Kilobytes of pages that are kept for writing: rows are appended, and old ones seldom read.
 _CACHE = 512
@@ -186,6 +186,17 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     return database
 
 
+def refuse_lost_file(path: Path) -> None:
+    """Raises `Io` where the file is gone or empty, and its log is not: SQLite would delete what the
+    log holds, and begin a new store in which nothing was spent."""
+    log = path.with_name(path.name + "-wal")
+    if (not path.exists() or not path.stat().st_size) and log.exists() and log.stat().st_size:
+        raise Io(
+            f"{path}: is missing or empty, and its log {log.name} is not: put the file back; or"
+            f" move {log.name} away, and restore a backup"
+        )
+
+
 def create(path: Path) -> None:
     """An empty file that only its owner can read, where there is none."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -204,7 +215,7 @@ def prepare(database: sqlite3.Connection, path: Path) -> int:
         version = version_of(database, path)  # another process may have been faster
         for step in _STEPS[version:]:
             _run(database, step)
-        database.execute(f"PRAGMA application_id={_APPLICATION}")
+        database.execute(f"PRAGMA application_id={APPLICATION}")
         database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     return version
 
@@ -212,7 +223,7 @@ def prepare(database: sqlite3.Connection, path: Path) -> int:
 def version_of(database: sqlite3.Connection, path: Path) -> int:
     """0 for an empty file. Raises for a file that is no store, or a newer one."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
-    if application != _APPLICATION:
+    if application != APPLICATION:
         if database.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise Io(f"{path}: holds no store of anaphora")
         return 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Io, StoreUnavailable
 
 from . import (
     LARGEST_AMOUNT,
@@ -45,12 +45,23 @@ from .batch import (
 )
 from .corrections import Correction, entry_rows
 from .days import day_of, month_of
+from .file_watch import StoreDamaged, WatchedFiles
 from .group_commit import GroupCommit
 from .reading import held, spend_rows, spent_rows, unaudited_entries
-from .schema import connect, connect_to_read, create, prepare, readable
+from .schema import (
+    connect,
+    connect_to_read,
+    create,
+    described,
+    prepare,
+    readable,
+    refuse_lost_file,
+)
 from .tables import SmallTables
 
 _log = logging.getLogger("anaphora.daemon")
+
+T = TypeVar("T")
 
 _AUDITED = "DELETE FROM unaudited WHERE request_id IN (SELECT value FROM json_each(?))"
 
@@ -71,7 +82,9 @@ class SqliteStore(SmallTables):
         self._clock = clock
         self._writer = writer
         self._reader = reader
-        self._file = _identity(path)
+        self._files = WatchedFiles(path)
+        self._damage: str | None = None
+        """Why the files are not what they were."""
         self._known = KnownRows()
         # Until `begin_audit`, that of the daemon before, whose holds are recovered.
         self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
@@ -81,18 +94,20 @@ class SqliteStore(SmallTables):
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
         """Creates the file where there is none, and updates one of an earlier version. Raises `Io`,
         and `NewerSchema` for the file of a newer version."""
-        with readable(path):
+        with readable(path), ExitStack() as stack:
+            refuse_lost_file(path)
             create(path)
             writer = connect(path)
-            try:
-                before = prepare(writer, path)
-                reader = connect_to_read(path)
-            except BaseException:
-                writer.close()
-                raise
+            stack.callback(writer.close)
+            before = prepare(writer, path)
+            reader = connect_to_read(path)
+            stack.callback(reader.close)
+            latest_day(reader)  # now the log and its index are there
+            store = cls(path, writer, reader, clock)
+            stack.pop_all()
         if before == 1:
             _log.warning("%s: updated from schema_version 1", path)
-        return cls(path, writer, reader, clock)
+        return store
 
     @property
     def problem(self) -> str | None:
@@ -156,41 +171,31 @@ class SqliteStore(SmallTables):
 
     async def spent(self, app: str, now: float) -> Spent:
         await self._commits.flush()
-        day = max(day_of(now), latest_day(self._reader))
-        settled = "SELECT period, spent FROM balances WHERE app = ? AND period IN (?, ?)"
-        found = dict(self._reader.execute(settled, (app, day, month_of(day))).fetchall())
-        return Spent(
-            day=day,
-            today=found.get(day, 0),
-            month=found.get(month_of(day), 0),
-            held=held(self._reader, app),
-        )
+        with self._reading():
+            day = max(day_of(now), latest_day(self._reader))
+            settled = "SELECT period, spent FROM balances WHERE app = ? AND period IN (?, ?)"
+            found = dict(self._reader.execute(settled, (app, day, month_of(day))).fetchall())
+            return Spent(
+                day=day,
+                today=found.get(day, 0),
+                month=found.get(month_of(day), 0),
+                held=held(self._reader, app),
+            )
 
     async def spent_by_app(self, now: float) -> dict[str, Spent]:
-        def read() -> dict[str, Spent]:
-            with closing(connect_to_read(self.path)) as database:
-                return spent_rows(database, max(day_of(now), latest_day(database)))
-
-        await self._commits.flush()
-        return await asyncio.to_thread(read)
+        return await self._read(
+            lambda database: spent_rows(database, max(day_of(now), latest_day(database)))
+        )
 
     async def spend(
         self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
     ) -> list[SpendRow]:
-        def read() -> list[SpendRow]:
-            with closing(connect_to_read(self.path)) as database:
-                return spend_rows(database, by, since=since, until=until, app=app)
-
-        await self._commits.flush()
-        return await asyncio.to_thread(read)
+        return await self._read(
+            lambda database: spend_rows(database, by, since=since, until=until, app=app)
+        )
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
-        def read() -> list[Entry]:
-            with closing(connect_to_read(self.path)) as database:
-                return entry_rows(database, query)
-
-        await self._commits.flush()
-        return await asyncio.to_thread(read)
+        return await self._read(lambda database: entry_rows(database, query))
 
     async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
         wanted = Correction(entry=entry, amount=amount, reason=reason, at=self._clock())
@@ -199,10 +204,34 @@ class SqliteStore(SmallTables):
         assert wanted.done is not None
         return wanted.done
 
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Outside of the event loop, with all settlements so far."""
+
+        def run() -> T:
+            with self._reading(), closing(connect_to_read(self.path)) as database:
+                return read(database)
+
+        await self._commits.flush()
+        return await asyncio.to_thread(run)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raises `StoreUnavailable` where the files are damaged."""
+        if self._damage is not None:
+            raise StoreUnavailable(f"the store cannot be read: {self._damage}")
+        try:
+            yield
+        except (sqlite3.DatabaseError, Io) as problem:
+            reason = f"the store cannot be read: {described(problem)}"
+            raise StoreUnavailable(reason) from None
+
     # ── Tokens and handles ───────────────────────────────────────────────────────────────────────
 
     async def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._reader.execute(sql.replace("$", "?"), values).fetchall()
+        with self._reading():
+            return self._reader.execute(sql.replace("$", "?"), values).fetchall()
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
         await self._commits.commit(Change(sql.replace("$", "?"), values), kept=kept)
@@ -223,21 +252,39 @@ class SqliteStore(SmallTables):
     # ── Writing ──────────────────────────────────────────────────────────────────────────────────
 
     def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """In the thread that writes. A file that was deleted or replaced would lose what is written
-        to it."""
-        if _identity(self.path) != self._file:
-            raise FileNotFoundError(2, "the file was deleted or replaced; restart the daemon")
-        return apply(self._writer, operations, self._known)
+        """In the thread that writes."""
+        try:
+            outcomes = apply(self._writer, operations, self._known, self._check)
+        except sqlite3.Error:
+            self._check()  # says why, where the files were changed
+            raise
+        self._files.note()
+        return outcomes
+
+    def _check(self) -> None:
+        """Nothing is written to files that are not what they were."""
+        try:
+            self._files.check()
+        except StoreDamaged as damage:
+            self._damage = damage.strerror
+            raise
+        self._damage = None
 
     async def close(self) -> None:
         await self._commits.close()
+        with suppress(OSError):
+            self._check()
+        if self._damage is not None:
+            # Closing would copy the log into the file, and delete it.
+            never_close(self._writer)
+            never_close(self._reader)
+            return
         self._reader.close()
         self._writer.close()
+        self._files.close()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return stat.st_dev, stat.st_ino
+def never_close(connection: sqlite3.Connection) -> None:
+    """Keeps a connection as it is until the process ends, also while the interpreter shuts down:
+    an object with a reference too many is not finalised."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

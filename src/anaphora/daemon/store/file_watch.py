@@ -1,0 +1,190 @@
+"""Notices that the files of a store were deleted, replaced, truncated or overwritten while it is
+open. SQLite itself does not look: it would go on in a file without a name, or copy its log into
+another one.
+
+What the files must hold is in the index of the log (`-shm`), which SQLite shares between all that
+use the store: the format is described at sqlite.org/walformat.html. A look takes some microseconds,
+and is made within every transaction, before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from .schema import APPLICATION
+
+#: What to do, for people.
+ADVICE = (
+    "nothing is written any more; stop the daemon, put the files of the store back or restore a"
+    " backup, and start it again"
+)
+
+_SUFFIXES = ("", "-wal", "-shm")
+_HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24
+#: What marks the file as ours, in its header. Until the log is copied, a new file has none.
+_MARK = APPLICATION.to_bytes(4, "big")
+#: The index of the log: its version, whether it is set up, size of a page, frames in the log, pages
+#: of the store, checksum of the last frame, salts; twice. Then how far the log was copied.
+_INDEX = struct.Struct("=I4xI?xHII8s8s8x")
+_INDEX_VERSION = 3_007_000
+_COPIED, _TRIED, _INDEX_BYTES = 96, 128, 132
+
+
+class StoreDamaged(OSError):
+    """A file of the store is not what it was. `strerror` says which, and what to do."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(5, f"{name} {what} while the daemon ran: {ADVICE}")
+
+
+class LogIndex(msgspec.Struct, frozen=True):
+    """What the index of the log says."""
+
+    page: int
+    """Bytes."""
+    frames: int
+    pages: int
+    checksum: bytes
+    """Of the last frame, as it is in the log."""
+    salts: bytes
+    copied: bytes
+    """How far the log was copied into the store."""
+
+    @property
+    def log_bytes(self) -> int:
+        return _LOG_HEADER + self.frames * self.frame
+
+    @property
+    def frame(self) -> int:
+        return _FRAME_HEADER + self.page
+
+    @property
+    def state(self) -> tuple[bytes, bytes]:
+        """Changes when any process has copied the log into the store."""
+        return self.salts, self.copied
+
+    @property
+    def is_copied(self) -> bool:
+        return int(struct.unpack("=I", self.copied[:4])[0]) == self.frames
+
+
+class WatchedFiles:
+    """The files of an open store. Used by the thread that writes."""
+
+    def __init__(self, path: Path) -> None:
+        """After a connection has read the store: then its log and index are there."""
+        self._paths = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
+        self._files: list[int] = []
+        try:
+            for each in self._paths:
+                self._files.append(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
+        except BaseException:
+            self.close()
+            raise
+        self._identities = [_identity(os.fstat(file)) for file in self._files]
+        self._size = 0
+        self._header = b""
+        self._state: tuple[bytes, bytes] | None = None
+        self.note()
+
+    def close(self) -> None:
+        """After the connections: closing a file frees the locks that this process has on it."""
+        files, self._files = self._files, []
+        for file in files:
+            os.close(file)
+
+    def note(self) -> None:
+        """After a commit of this process, which may have copied the log into the store."""
+        store = self._files[0]
+        self._size = os.fstat(store).st_size
+        self._header = os.pread(store, _HEADER, 0)
+        index = self._index()
+        self._state = None if index is None else index.state
+
+    def check(self) -> None:
+        """Raises `StoreDamaged`. Within a transaction: no other process writes meanwhile."""
+        store, log, _ = self._sizes()
+        index = self._index()
+        if index is not None:
+            self._check_log(index, log)
+            least = index.pages * index.page or self._size
+            if store < (least if index.is_copied else min(least, self._size)):
+                raise StoreDamaged(self._paths[0].name, "was truncated")
+        elif store < _HEADER:
+            raise StoreDamaged(self._paths[0].name, "was truncated")
+        self._check_header(index)
+        self._size = store
+
+    def _sizes(self) -> Sequence[int]:
+        """Of the files, by their names."""
+        found = []
+        for path, identity in zip(self._paths, self._identities, strict=True):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                raise StoreDamaged(path.name, "was deleted or moved") from None
+            if _identity(status) != identity or not stat.S_ISREG(status.st_mode):
+                raise StoreDamaged(path.name, "was replaced")
+            found.append(status.st_size)
+        return found
+
+    def _index(self) -> LogIndex | None:
+        """None where its format is another one, or it is being written."""
+        data = os.pread(self._files[2], _INDEX_BYTES, 0)
+        if len(data) < _INDEX_BYTES or data[: _INDEX.size] != data[_INDEX.size : 2 * _INDEX.size]:
+            return None
+        version, _, is_set, page, frames, pages, checksum, salts = _INDEX.unpack_from(data)
+        if version != _INDEX_VERSION or not is_set:
+            return None
+        return LogIndex(
+            page=65_536 if page == 1 else page,
+            frames=frames,
+            pages=pages,
+            checksum=struct.pack(">II", *struct.unpack("=II", checksum)),
+            salts=salts,
+            copied=data[_COPIED : _COPIED + 4] + data[_TRIED : _TRIED + 4],
+        )
+
+    def _check_log(self, index: LogIndex, size: int) -> None:
+        if not index.frames:
+            return
+        name, log = self._paths[1].name, self._files[1]
+        if size < index.log_bytes:
+            raise StoreDamaged(name, "was truncated")
+        last = os.pread(log, _FRAME_HEADER, index.log_bytes - index.frame)
+        salts = os.pread(log, 8, 16)
+        # The checksum of a frame covers all frames before it.
+        if salts != index.salts or last[8:] != index.salts + index.checksum:
+            raise StoreDamaged(name, "was overwritten")
+
+    def _check_header(self, index: LogIndex | None) -> None:
+        header = os.pread(self._files[0], _HEADER, 0)
+        if header == self._header:
+            return
+        state = None if index is None else index.state
+        # Only a copy of the log changes it.
+        is_copy = state is None or state != self._state
+        is_same = _fixed(header) == _fixed(self._header) and header[68:72] == _MARK
+        if not (is_copy and is_same and _changes(header) >= _changes(self._header)):
+            raise StoreDamaged(self._paths[0].name, "was overwritten")
+        self._header, self._state = header, state
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _fixed(header: bytes) -> tuple[bytes, ...]:
+    """What no transaction changes: that it is a database in WAL mode, and the size of its pages."""
+    return header[:16], header[16:18], header[18:20]
+
+
+def _changes(header: bytes) -> int:
+    """Changes of the first page."""
+    return int.from_bytes(header[24:28], "big")
