@@ -36,7 +36,7 @@ from anaphora.errors import (
 )
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyFail
-from anaphora.wire.errors import NO_ERROR_OBJECT
+from anaphora.wire.errors import NO_ERROR_OBJECT, shorten
 
 from .retry import AttemptFailed, RetrySteps, retry_policy
 
@@ -126,6 +126,7 @@ def stream_error(
 ) -> AnaphoraError:
     """The same with the partial reply. `head`: the body, where no event has reached the caller."""
     error = event_error(event)
+    shorten(error)
     if head is not None and isinstance(error, Parse | errors.Transport):
         data = bytes(head)
         error = body_error(endpoint, answer, data) or _page_error(endpoint, data) or error

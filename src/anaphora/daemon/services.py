@@ -26,6 +26,7 @@ from .home import Home
 from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
 from .money.ledger import Ledger
+from .off_loop import OffLoop
 from .shared_state import SharedState
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
@@ -55,6 +56,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     slots: CallSlots
     rpc: RpcHandler
     endpoints: EndpointHandler
+    off_loop: OffLoop
+    """Threads for large requests."""
 
 
 async def open_services(
@@ -99,6 +102,8 @@ async def open_services(
     audit = None
     if settings.daemon.audit:
         audit = await open_audit(stack, place, store, settings.daemon.node_name)
+    off_loop = OffLoop()
+    stack.callback(off_loop.close)
     calls = CallService(
         settings.config,
         settings.providers,
@@ -108,6 +113,7 @@ async def open_services(
         clock=clock,
         watchers=watchers,
         shared_state=shared,
+        off_loop=off_loop,
     )
     calls.use_grants(settings.grants.apps.values())
     directory.on_revoke(calls.forget)
@@ -120,6 +126,7 @@ async def open_services(
         calls.late_bills,
         isolates=calls.isolates,
         reaches=calls.reaches,
+        off_loop=off_loop,
         clock=clock,
     )
     stack.push_async_callback(stored.close)
@@ -135,8 +142,9 @@ async def open_services(
         audit_place=place,
         calls=calls,
         slots=slots,
-        rpc=RpcService(calls, admin.methods(), slots),
-        endpoints=Endpoints(calls, store, stored, clock=clock),
+        rpc=RpcService(calls, admin.methods(), slots, off_loop),
+        endpoints=Endpoints(calls, store, stored, off_loop=off_loop, clock=clock),
+        off_loop=off_loop,
     )
 
 
