@@ -25,7 +25,7 @@ from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
 from .target import Target
-from .transport import HttpResponse, request_before_write
+from .transport import HttpResponse, read_answer, read_error_body, request_before_write
 from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Attempts(AttemptFailures):
             answer = await self._send(target, prepared, admission)
             try:
                 self._response_began(answer, admission)
-                data = await answer.read()
+                data = await read_answer(answer)
                 reply = read_reply(target.endpoint, answer, data)
                 self._flight.body = data
                 self._digest.update(data)
@@ -139,7 +139,7 @@ class Attempts(AttemptFailures):
             try:
                 self._response_began(answer, admission)
                 if answer.status >= 300:
-                    data = await self._in_time(answer.read())
+                    data = await self._in_time(read_error_body(answer))
                     raise status_error(endpoint, answer, data)
                 reader = self._reader = endpoint.wire.reader()
                 pieces = answer.__aiter__()

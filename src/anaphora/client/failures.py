@@ -38,7 +38,7 @@ from anaphora.errors import (
 )
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyFail
-from anaphora.wire.errors import NO_ERROR_OBJECT
+from anaphora.wire.errors import NO_ERROR_OBJECT, shorten
 
 from .retry import AttemptFailed, RetrySteps, retry_policy
 
@@ -138,6 +138,7 @@ def stream_error(
 ) -> AnaphoraError:
     """The same with the partial reply. `head`: the body, where no event has reached the caller."""
     error = event_error(event)
+    shorten(error)
     name_origin(error, endpoint.base_wire, endpoint.base_url)
     if head is not None and isinstance(error, Parse | errors.Transport):
         data = bytes(head)

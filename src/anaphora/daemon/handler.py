@@ -24,6 +24,7 @@ import msgspec
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
     Forbidden,
+    GrantRateLimited,
     NotFound,
     RequestRejected,
     StoreUnavailable,
@@ -31,10 +32,12 @@ from anaphora.errors import (
     Upstream,
 )
 from anaphora.redaction import ELLIPSIS, looks_like_key
+from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
 from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .access.rates import CallSlots
+from .access.unread import UnreadBytes
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .tracing import RequestTraces
@@ -50,6 +53,10 @@ _UPLOADS = "/upload/"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
 _ID_BYTES, _IDS_AT_ONCE = 12, 64
+#: Bytes of a message from an app that may not spend: enough for every method that it may call.
+MAX_BODY_WITHOUT_CALLS = 64 * 1024
+ADMINISTRATORS = ""
+"""Whose connections are counted together, as those of an app are."""
 #: Of a path; a query may be in it, percent-encoded.
 _PATH_PART = re.compile(r"[^/?=&;#]+")
 
@@ -156,6 +163,7 @@ class DaemonHandler:
         log: JsonLog,
         metrics: DaemonMetrics,
         slots: CallSlots,
+        unread: UnreadBytes,
         before_call: Callable[[], None] = lambda: None,
         traces: RequestTraces | None = None,
         ui: UiHandler | None = None,
@@ -169,6 +177,7 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._slots = slots
+        self._unread = unread
         self._before_call = before_call
         self._traces = traces
         self._ui = ui
@@ -177,6 +186,11 @@ class DaemonHandler:
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
+        )
+        metrics.gauge(
+            "anaphora_daemon_unread_bytes",
+            "Bytes of request bodies that are not read yet",
+            lambda: float(unread.total),
         )
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
@@ -196,8 +210,13 @@ class DaemonHandler:
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
             self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
-                call.app = self._authenticate(token, peer)
+                call.app = self._authenticate(exchange, token, peer)
                 self._check_drain(exchange)
+            else:
+                _use_connection(exchange, ADMINISTRATORS)
+            self._limit_body(exchange, call.app)
+            if call.app is not None and not call.app.grant.may_call:
+                exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
             # Each of its calls takes a slot: `llm.cancel` does not need one.
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
@@ -205,8 +224,9 @@ class DaemonHandler:
             if path.startswith(_UPLOADS):
                 token = token or self._endpoints.token_of(exchange)
                 exchange.scope[TOKEN_KEY] = token
-            call.app = app = self._authenticate(token, peer)
+            call.app = app = self._authenticate(exchange, token, peer)
             self._check_drain(exchange)
+            self._limit_body(exchange, app)
             with self._slots.running(app.id):
                 await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
@@ -222,10 +242,19 @@ class DaemonHandler:
             call.span = self._traces.begin(exchange)
         return call
 
-    def _authenticate(self, token: Secret | None, peer: Peer) -> App:
+    def _authenticate(self, exchange: HttpExchange, token: Secret | None, peer: Peer) -> App:
         if token is None:
             raise Unauthenticated("the request has no token", status=401)
-        return self._directory.authenticate(token, peer)
+        app = self._directory.authenticate(token, peer)
+        _use_connection(exchange, app.id)
+        return app
+
+    def _limit_body(self, exchange: HttpExchange, app: App | None) -> None:
+        """By the grant, and by the budget of all bodies; an administrator's counts as one app's."""
+        exchange.account = self._unread.account("" if app is None else app.id)
+        most = None if app is None else app.grant.llm.max_body_bytes
+        if most is not None:
+            exchange.max_body = min(exchange.max_body, most)
 
     def _check_drain(self, exchange: HttpExchange) -> None:
         if self._readiness.is_drained():
@@ -350,6 +379,17 @@ class DaemonHandler:
         if error := exchange.scope.get(ERROR_KEY):
             fields["error"] = error
         self._log.line(level, "request", **fields)
+
+
+def _use_connection(exchange: HttpExchange, name: str) -> None:
+    """Counts the connection as one of an app. Raises `GrantRateLimited` where it has too many."""
+    place: ConnectionPlace | None = exchange.scope.get(CONNECTION)
+    if place is not None and not place.use(name):
+        raise GrantRateLimited(
+            "this app has too many open connections: send more than one request over each",
+            limit="connections",
+            retry_after=1.0,
+        )
 
 
 @lru_cache(maxsize=512)

@@ -23,7 +23,8 @@ import msgspec
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.serving.app import ServedApp
-from anaphora.serving.asyncio_server import ConnectionLimits, tcp_server, unix_server
+from anaphora.serving.asyncio_server import tcp_server, unix_server
+from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import (
@@ -35,6 +36,7 @@ from anaphora.serving.server import (
 
 from .access.credentials import Peers
 from .access.identity import Directory
+from .access.unread import UnreadBytes
 from .checking import price_warnings
 from .handler import READY, DaemonHandler, Readiness, UiHandler
 from .home import Home, HomeLock
@@ -101,6 +103,7 @@ class Daemon:
             node.describe = self._report
         self.metrics = metrics
         self._files = files
+        self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
         self.log = log
         self._loop = asyncio.get_running_loop()
         self._looked = 0.0
@@ -133,6 +136,7 @@ class Daemon:
             log=self.log,
             metrics=self.metrics,
             slots=self.services.slots,
+            unread=self.unread,
             before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
             ui=ui,
@@ -317,7 +321,9 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
         ended=handler.ended,
     )
     limits = ConnectionLimits(
-        connections=config.max_connections, header_bytes=config.max_header_bytes
+        connections=config.max_connections,
+        trusted=config.trusted_proxies,
+        header_bytes=config.max_header_bytes,
     )
     tls = None if certificate is None else certificate.context
     server = tcp_server(app, host=config.host, port=config.port, tls=tls, limits=limits)

@@ -28,6 +28,7 @@ from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
+from .off_loop import OffLoop
 from .shared_state import SharedState
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
@@ -57,6 +58,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     slots: CallSlots
     rpc: RpcHandler
     endpoints: EndpointHandler
+    off_loop: OffLoop
+    """Threads for large requests."""
 
 
 async def open_services(
@@ -111,6 +114,8 @@ async def open_services(
     else:
         await store.begin_audit(0)
     SpendAdmin(store, audit, clock=clock).register(admin)
+    off_loop = OffLoop()
+    stack.callback(off_loop.close)
     calls = CallService(
         settings.config,
         settings.providers,
@@ -121,6 +126,7 @@ async def open_services(
         watchers=watchers,
         shared_state=shared,
         prefix_key=derived_key(home, "prefixes of prompts"),
+        off_loop=off_loop,
     )
     calls.use_grants(settings.grants.apps.values())
     directory.on_revoke(calls.forget)
@@ -134,6 +140,7 @@ async def open_services(
         isolates=calls.isolates,
         reaches=calls.reaches,
         audit=audit,
+        off_loop=off_loop,
         clock=clock,
     )
     stack.push_async_callback(stored.close)
@@ -149,8 +156,9 @@ async def open_services(
         audit_place=place,
         calls=calls,
         slots=slots,
-        rpc=RpcService(calls, admin.methods(), slots),
-        endpoints=Endpoints(calls, store, stored, clock=clock),
+        rpc=RpcService(calls, admin.methods(), slots, off_loop),
+        endpoints=Endpoints(calls, store, stored, off_loop=off_loop, clock=clock),
+        off_loop=off_loop,
     )
 
 

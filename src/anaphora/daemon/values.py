@@ -90,6 +90,8 @@ class AppCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     stored_at: str | None = None
     """The provider that keeps the objects which the request names."""
     stream: bool = False
+    is_large: bool = False
+    """So much of it is new that it is read in a thread."""
     call: Call | None = None
     request: WireRequest | None = None
     timeout: float | None = None
@@ -183,6 +185,13 @@ class Delegation(Protocol):
         ...
 
     def stream(self, call: AppCall) -> AppStream: ...
+
+    def check_before_body(
+        self, app: App, method: str, *, stream: bool, request_id: str = ""
+    ) -> None:
+        """Raises `Denied` for what an app may not do whatever its request holds: it has not the
+        capability, or its requests of this minute are used up. Audits it."""
+        ...
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
         """Audits a call that was refused before it became an `AppCall`. Never fails."""

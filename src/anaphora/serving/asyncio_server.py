@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 import ssl
 import struct
@@ -25,6 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from anaphora.errors import Io
 
+from .connection_limits import CONNECTION, ConnectionLimits, ConnectionPlace, ConnectionTable
 from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
 
 PEER = "anaphora.peer"
@@ -34,21 +36,18 @@ _CREDENTIALS = struct.Struct("3i")
 _LONGEST_PATH = 107
 #: Seconds that connections may take to close.
 _CLOSE_SECONDS = 1.0
+#: Seconds after which a proxy's idle connection is closed.
+_FOREVER = 10.0**9
+#: Connections that are accepted at a time, and those that may wait for it.
+_ACCEPTED_AT_ONCE, _WAITING = 8, 1024
+#: A body that is not read is discarded, so that its sender sees the response: so many bytes, then
+#: a pause of so many seconds in which others are answered, and not longer than so many seconds.
+_DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.01, 5.0
 
 _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """Limits of a server's connections."""
-
-    connections: int = 1024
-    header_bytes: int = 64 * 1024
-    headers: int = 128
-    idle_seconds: float = 75.0
-    """Without a request; also the time that the head of a request may take."""
 
 
 class PeerCredentials(msgspec.Struct, frozen=True):
@@ -109,14 +108,11 @@ async def _serving(
     limits: ConnectionLimits,
     context: ssl.SSLContext | None,
 ) -> AsyncIterator[None]:
-    connections = _Connections(app, limits)
+    connections = _Connections(app, limits, context)
     server = await asyncio.get_running_loop().create_server(
-        connections,
-        sock=listener,
-        ssl=context,
-        backlog=1024,
-        ssl_handshake_timeout=None if context is None else limits.idle_seconds,
+        connections.accept, sock=listener, backlog=_ACCEPTED_AT_ONCE
     )
+    listener.listen(_WAITING)
     try:
         yield
     finally:
@@ -144,23 +140,70 @@ def _bound(path: Path, mode: int) -> socket.socket:
 class _Connections(web.Server):
     """The connections of one server."""
 
-    def __init__(self, app: StoppableApp, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, app: StoppableApp, limits: ConnectionLimits, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(self._answer, access_log=None, logger=_quiet)
         self._app = app
         self._limits = limits
+        self._tls = tls
+        self.table = ConnectionTable(limits)
 
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, self._limits)
+    def accept(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        connection = _Connection(self, self._limits)
+        return connection if self._tls is None else _TlsHandshake(connection, self._tls)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, _Connection)
         exchange = _AsgiExchange(request, connection)
+        place = connection.place
+        assert place is not None
+        place.begin()
         try:
             await self._app(connection.scope(request), exchange.receive, exchange.send)
         except Exception:
             exchange.cut()
+        finally:
+            place.end()
+        if not request.content.is_eof():
+            await exchange.discard()
         return exchange.response()
+
+
+class _TlsHandshake(asyncio.Protocol):
+    """A connection that is counted before its handshake: one that never sends anything takes a
+    place as well."""
+
+    def __init__(self, connection: _Connection, context: ssl.SSLContext) -> None:
+        self._connection = connection
+        self._context = context
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # what arrives is for the handshake
+        if self._connection.take_place(transport):
+            self._task = asyncio.create_task(self._shake_hands(transport))
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        connection, loop = self._connection, asyncio.get_running_loop()
+        try:
+            encrypted = await loop.start_tls(
+                transport,
+                connection,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=connection.idle_seconds,
+            )
+        except (OSError, asyncio.CancelledError):
+            encrypted = None
+        if encrypted is None or connection.is_closed:
+            transport.abort()
+            connection.leave()
+        else:
+            connection.connection_made(encrypted)
 
 
 class _Connection(RequestHandler):
@@ -177,22 +220,61 @@ class _Connection(RequestHandler):
             lingering_time=_CLOSE_SECONDS,
             auto_decompress=False,
         )
-        self._most = limits.connections
+        self.idle_seconds = limits.idle_seconds
+        self._table = connections.table
         self._scope: dict[str, Any] = {}
+        self._accepted: asyncio.Transport | None = None
+        self.place: ConnectionPlace | None = None
+        self.is_closed = False
         self.lost = asyncio.Event()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert self._manager is not None
-        if len(self._manager.connections) >= self._most:
-            self._manager = None
-            transport.abort()  # type: ignore[attr-defined]
-            return
-        super().connection_made(transport)
+    def take_place(self, transport: asyncio.Transport) -> bool:
+        """Counts the connection, and closes it where there is no place."""
+        self._accepted = transport
         self._scope = _connection_scope(transport)
+        self.place = self._table.enter(self, _peer_of(self._scope))
+        if self.place is None:
+            self.is_closed = True
+            self._manager = None
+            transport.abort()
+            return False
+        self._scope[CONNECTION] = self.place
+        if self.place.keeps:
+            self._keepalive_timeout = _FOREVER
+        return True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self.place is None:
+            if not self.take_place(transport):
+                return
+        else:  # after its handshake
+            self._scope["scheme"] = "https"
+        super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.lost.set()
+        self.leave()
         super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Gives its place back."""
+        self.is_closed = True
+        if self.place is not None:
+            self.place.leave()
+
+    def has_input(self) -> bool:
+        if self._accepted is None or self.is_closed:
+            return False
+        waiting = select.poll()
+        waiting.register(self._accepted.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def close_idle(self) -> None:
+        self.is_closed = True
+        self.force_close()
+        if self._accepted is not None:
+            self._accepted.abort()
 
     def scope(self, request: web.BaseRequest) -> dict[str, Any]:
         """ASGI's description of a request."""
@@ -239,6 +321,12 @@ def _connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
         scope["client"] = tuple(transport.get_extra_info("peername")[:2])
         scope["server"] = tuple(transport.get_extra_info("sockname")[:2])
     return scope
+
+
+def _peer_of(scope: dict[str, Any]) -> str:
+    """An address, or the user of a Unix socket."""
+    credentials: PeerCredentials | None = scope.get(PEER)
+    return str(scope["client"][0]) if credentials is None else f"uid {credentials.uid}"
 
 
 class _Response(web.StreamResponse):
@@ -291,6 +379,20 @@ class _AsgiExchange:
                 await response.write_eof(body)
         except ConnectionError:
             # As ASGI has it: `receive` tells that the client is gone.
+            return
+
+    async def discard(self) -> None:
+        """Reads the rest of a body that its handler did not want, slowly and not for long."""
+        content, loop = self._request.content, asyncio.get_running_loop()
+        until, size = loop.time() + _DISCARD_SECONDS, 0
+        try:
+            async with asyncio.timeout_at(until):
+                while not content.is_eof():
+                    size += len(await content.readany())
+                    if size >= _DISCARDED:
+                        size = 0
+                        await asyncio.sleep(_DISCARD_PAUSE)
+        except (TimeoutError, OSError, web.RequestPayloadError):
             return
 
     def response(self) -> web.StreamResponse:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -61,14 +61,23 @@ class CompleteResponse(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class BodyAccount(Protocol):
+    """Counts the bytes of a body in a budget of the server."""
+
+    def add(self, size: int) -> None:
+        """Raises `AnaphoraError` where the budget is used up."""
+
+    def end(self) -> None: ...
+
+
 class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
         "_ended", "_limits", "_reading", "_reason", "_send", "_timer", "_unread", "_watcher",
         "_working", "_writer", "_writing_since",
-        "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
-        "scope", "started", "status",
+        "account", "header_pairs", "headers", "max_body", "method", "path", "query_string",
+        "receive", "response_headers", "scope", "started", "status",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +102,10 @@ class HttpExchange:
         self.receive = receive
         self._send = send
         self._limits = limits
+        #: The bytes that `read_body` reads; a handler may lower it.
+        self.max_body = limits.size
+        #: Where they are counted while they arrive.
+        self.account: BodyAccount | None = None
         self._ended: asyncio.Event | None = None
         self._reason: type[ConnectionEnded] | None = None
         self._unread = (
@@ -105,16 +118,21 @@ class HttpExchange:
         self._writer: asyncio.Task[Any] | None = None
         self._writing_since = 0.0
 
+    @property
+    def has_body(self) -> bool:
+        """Whether a body was announced that is not read to its end."""
+        return self._unread
+
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def read_body(self) -> bytes:
         """The whole body. Raises `TooLarge`, `RequestRejected` where it takes too long, and
         `UploadAborted`."""
-        limits, declared = self._limits, self.headers.get("content-length", "")
-        if declared.isascii() and declared.isdecimal() and _exceeds(declared, limits.size):
+        declared = self.headers.get("content-length", "")
+        if declared.isascii() and declared.isdecimal() and _exceeds(declared, self.max_body):
             raise self._too_large()
         assert self._timer is not None
-        deadline = Deadline(limits.seconds, self._timer)
+        deadline = Deadline(self._limits.seconds, self._timer)
         return await self._within(deadline, self._collected(deadline, self._timer))
 
     async def read_piece(self) -> tuple[bytes, bool]:
@@ -133,12 +151,12 @@ class HttpExchange:
         if self._unread:
             # Pieces may be a byte each: they are not kept apart.
             collected, started = bytearray(body), timer.loop.time()
-            while self._unread and len(collected) <= limits.size:
+            while self._unread and len(collected) <= self.max_body:
                 allowed = limits.seconds + len(collected) / limits.rate
                 timer.begin_at(deadline, started + allowed)
                 collected += (await self._next_piece()).get("body", b"")
             body = bytes(collected)
-        if len(body) > limits.size:
+        if len(body) > self.max_body:
             raise self._too_large()
         return body
 
@@ -147,6 +165,8 @@ class HttpExchange:
         if message["type"] != _BODY:
             raise UploadAborted
         self._unread = message.get("more_body", False)
+        if self.account is not None:
+            self.account.add(len(message.get("body", b"")))
         return message
 
     async def _within(self, deadline: Deadline, reading: Coroutine[Any, Any, T]) -> T:
@@ -160,8 +180,13 @@ class HttpExchange:
         finally:
             self._reading = None
 
+    def end_reading(self) -> None:
+        """The body has been decoded: it counts in no budget any more."""
+        if self.account is not None:
+            self.account.end()
+
     def _too_large(self) -> TooLarge:
-        size = self._limits.size
+        size = self.max_body
         return TooLarge(f"the request body is larger than {size:,} bytes", status=413)
 
     # ── The response ─────────────────────────────────────────────────────────────────────────────
@@ -285,6 +310,7 @@ class HttpExchange:
             self._reading.expire()
 
     def close(self) -> None:
+        self.end_reading()
         if self._timer is not None:
             self._timer.end(self)
         if self._watcher is not None:

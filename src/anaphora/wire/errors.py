@@ -20,6 +20,7 @@ from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
+from .cut_json import closed_json
 from .error_details import inner_message, shown_fields
 from .ratelimits import read_limits
 from .reading import DECODE_ERRORS
@@ -44,6 +45,15 @@ REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-
 
 #: Ends the message of an error whose body has none.
 NO_ERROR_OBJECT = "without an error object"
+
+MAX_ERROR_BYTES = 256 * 1024
+"""Of the body of an error: more is not read."""
+MAX_MESSAGE = 8 * 1024
+"""Characters of an error's message; what follows is cut off."""
+#: Bytes of an error that was cut which its message is looked for in.
+_READ_OF_CUT = 8 * 1024
+#: Characters of a code and of a field's name.
+_MAX_NAME = 512
 
 #: Classes that an overflow may have by status or code, where it has no code of its own. A body over
 #: the byte limit (413) stays `TooLarge` unless its message is about the context window.
@@ -154,14 +164,17 @@ def read_response(
 ) -> Upstream:
     """The error of a response: the one that `read` finds in the body, or what the status means.
     Header names are lowercase; `now` is for dates in them. Each wire sets the first two."""
-    try:
-        error = read(body, status)
-    except DECODE_ERRORS:
-        error = None
+    error = _found(read, body, status)
+    is_cut = len(body) >= MAX_ERROR_BYTES
+    if error is None and is_cut:
+        error = _found(read, closed_json(body[:_READ_OF_CUT]) or b"", status)
     if error is None:
         # A proxy's page or an empty body: only the status is known.
         kind = error_class(status, None, by_code)
         error = kind(f"HTTP {status} {NO_ERROR_OBJECT}", status=status)
+    shorten(error)
+    if is_cut:
+        error.args = (f"{error} (of the response, {MAX_ERROR_BYTES:,} bytes were read)",)
     error.request_id = request_id_in(headers) or error.request_id
     return with_retry_hints(error, headers, now)
 
@@ -169,6 +182,27 @@ def read_response(
 def request_id_in(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, from the headers of its response."""
     return next((headers[name] for name in REQUEST_IDS if headers.get(name)), None)
+
+
+def _found(
+    read: Callable[[bytes, int], Upstream | None], body: bytes, status: int
+) -> Upstream | None:
+    try:
+        return read(body, status)
+    except DECODE_ERRORS:
+        return None
+
+
+def shorten(error: errors.AnaphoraError) -> None:
+    """Cuts what a provider wrote: every text of an error is searched for secrets later."""
+    text = str(error)
+    if len(text) > MAX_MESSAGE:
+        error.args = (f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)",)
+    if isinstance(error, Upstream):
+        for name in ("code", "param"):
+            value = getattr(error, name)
+            if isinstance(value, str) and len(value) > _MAX_NAME:
+                setattr(error, name, f"{value[:_MAX_NAME]}…")
 
 
 def with_retry_hints(

@@ -104,11 +104,13 @@ class RequestMemo:
 
     def placeholders(self, count: int) -> Conversation:
         """Stands for messages that were cut into chunks but not read."""
-        missing = count - len(self._placeholders)
+        placeholders = self._placeholders
+        missing = count - len(placeholders)
         if missing > 0:
             blank = Message(role="user", parts=())
-            self._placeholders = self._placeholders.append(*[blank] * missing)
-        return self._placeholders.prefix(count)
+            # Another thread may have made fewer meanwhile.
+            self._placeholders = placeholders = placeholders.append(*[blank] * missing)
+        return placeholders.prefix(count)
 
     def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
         """Decorates a reader: the same bytes, such as a list of tools, are read once."""

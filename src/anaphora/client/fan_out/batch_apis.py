@@ -23,7 +23,7 @@ from anaphora import wire
 from anaphora.catalog.api_limits import BatchLimits, batch_limits
 from anaphora.client.failures import status_error
 from anaphora.client.pool import Endpoint
-from anaphora.client.transport import HttpResponse
+from anaphora.client.transport import HttpResponse, read_answer, read_error_body
 from anaphora.errors import (
     AnaphoraError,
     InvalidRequest,
@@ -157,7 +157,7 @@ class BatchApi(ABC):
         answer = await self._send("GET", path, b"", self._headers)
         try:
             if answer.status >= 300:
-                raise self._error(answer, await answer.read())
+                raise self._error(answer, await read_error_body(answer))
             rest = b""
             async for data in answer:
                 *lines, rest = (rest + data).split(b"\n")
@@ -182,7 +182,7 @@ class BatchApi(ABC):
             try:
                 answer = await self._send(method, path, body, headers or self._headers)
                 try:
-                    data = await answer.read()
+                    data = await read_answer(answer)
                 finally:
                     await answer.close()
                 if answer.status >= 300:

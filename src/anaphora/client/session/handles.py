@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.transport import read_answer
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
 from anaphora.rendered import (
     CacheHandle,
@@ -132,7 +133,7 @@ class Handles:
         wire: Any = endpoint.wire
         answer = await endpoint.transport.send(endpoint.outgoing(wire.prelude(rendered, prelude)))
         try:
-            data = await answer.read()
+            data = await read_answer(answer)
         finally:
             await answer.close()
         if answer.status >= 300:

@@ -16,6 +16,7 @@ import msgspec
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.redaction import shown_url
+from anaphora.wire.errors import MAX_ERROR_BYTES
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -60,6 +61,24 @@ class HttpResponse(Protocol):
         """Release the connection: to the pool if the body was read to its end, else close it.
         May be called more than once."""
         ...
+
+
+async def read_error_body(response: HttpResponse) -> bytes:
+    """The body of an error, of which no more than `MAX_ERROR_BYTES` are read: the caller closes the
+    connection then."""
+    data = bytearray()
+    async for piece in response:
+        data += piece
+        if len(data) >= MAX_ERROR_BYTES:
+            break
+    return bytes(data[:MAX_ERROR_BYTES])
+
+
+async def read_answer(response: HttpResponse) -> bytes:
+    """The whole body; of an error, what `read_error_body` reads."""
+    if response.status >= 300:
+        return await read_error_body(response)
+    return await response.read()
 
 
 class HttpTransport(Protocol):

@@ -43,11 +43,12 @@ class Peers:
             return Peer(SOCKET, None if is_forwarded(exchange) else credentials.uid)
         client = exchange.scope.get("client")
         address = client[0] if client else ""
+        if self._trusted and self._is_trusted(address):
+            if self._behind_proxy:
+                exchange.scope["scheme"] = "https"  # at the proxy: in addresses that clients get
+            return Peer(self._forwarded(exchange, address))
         if not self._behind_proxy:
             return Peer(address)
-        if self._is_trusted(address):
-            exchange.scope["scheme"] = "https"  # at the proxy, in the addresses that clients get
-            return Peer(self._forwarded(exchange, address))
         if self._tls or is_loopback(address):
             return Peer(address)
         raise Forbidden("connect through the proxy of this server", status=403)

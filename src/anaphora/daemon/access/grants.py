@@ -39,6 +39,8 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    max_body_bytes: int | None = None
+    """Of a request's body; None: that of the daemon."""
     nano_usd_per_day: int | None = None
     """None where `unlimited` is written."""
     nano_usd_per_month: int | None = None
@@ -79,6 +81,11 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self) -> frozenset[str]:
         """Required capabilities that are not granted: the app's calls are refused."""
         return self.requires - self.capabilities
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the app may make calls that cost something."""
+        return "llm_complete" in self.capabilities and not self.missing
 
 
 def dollars(nano: int) -> str:

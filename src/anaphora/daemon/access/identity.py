@@ -11,7 +11,6 @@ there are, or on how much of a guess is right.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import time
 from collections import OrderedDict
@@ -27,6 +26,7 @@ from anaphora.daemon.store import Store, TokenRow
 from anaphora.daemon.values import App, Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
+from anaphora.serving.connection_limits import network_of
 
 from .grants import AppGrant
 
@@ -88,15 +88,7 @@ class FailedLogins:
 
 
 def _peer_name(peer: Peer) -> str:
-    if peer.address == SOCKET:
-        return f"uid {peer.uid}"
-    try:
-        address = ipaddress.ip_address(peer.address.partition("%")[0])
-    except ValueError:
-        return peer.address
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
-        return str(ipaddress.ip_network((int(address), 64), strict=False))
-    return peer.address
+    return f"uid {peer.uid}" if peer.address == SOCKET else network_of(peer.address)
 
 
 def _admits(grant: AppGrant | None, peer: Peer) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from time import monotonic
 
 from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.daemon.values import App
@@ -18,8 +19,23 @@ from anaphora.errors import GrantRateLimited, NotGranted
 class GrantRates:
     """The rates of all apps of a daemon."""
 
-    def __init__(self, shared: SharedState) -> None:
+    def __init__(self, shared: SharedState, clock: Callable[[], float] = monotonic) -> None:
         self._shared = shared
+        self._clock = clock
+        self._used_up: dict[str, tuple[int, float]] = {}
+        """By app: the limit of requests that refused a call, and until when it refuses others."""
+
+    def check(self, app: App) -> None:
+        """Raises `GrantRateLimited` where the requests of this minute were used up before: without
+        counting, and without asking other nodes."""
+        if not self._used_up or (found := self._used_up.get(app.id)) is None:
+            return
+        limit, until = found
+        wait = until - self._clock()
+        if wait <= 0 or limit != app.grant.llm.requests_per_minute:
+            del self._used_up[app.id]
+            return
+        raise _refusal("requests_per_minute", limit, wait)
 
     async def admit(self, app: App, tokens: int) -> Taken:
         """Counts a call of so many tokens, estimated input and largest output together. Raises
@@ -37,17 +53,19 @@ class GrantRates:
         taken = await self._shared.take(f"app {app.id}", limit, tokens)
         if not taken.wait:
             return taken
-        name = f"{taken.by}_per_minute"
+        if taken.by == "requests" and requests is not None:
+            self._used_up[app.id] = requests, self._clock() + taken.wait
         value = requests if taken.by == "requests" else most
-        raise GrantRateLimited(
-            f"{name} of the grant is {value}; try again in {taken.wait:.2f} s",
-            limit=name,
-            retry_after=taken.wait,
-        )
+        raise _refusal(f"{taken.by}_per_minute", value, taken.wait)
 
     def correct(self, taken: Taken, tokens: int) -> None:
         """Counts the tokens that a call really took; 0 where it was not sent."""
         self._shared.correct(taken, tokens)
+
+
+def _refusal(name: str, value: int | None, wait: float) -> GrantRateLimited:
+    reason = f"{name} of the grant is {value}; try again in {wait:.2f} s"
+    return GrantRateLimited(reason, limit=name, retry_after=wait)
 
 
 class CallSlots:

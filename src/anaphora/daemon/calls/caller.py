@@ -42,6 +42,7 @@ from anaphora.daemon.money.stored_history import (
     StoredHistory,
     continued_tokens,
 )
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
 from anaphora.errors import Denied, Timeout
@@ -81,6 +82,7 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Notes a call that was refused before anything was sent."""
     history: StoredHistory
     late_bills: LateBills
+    off_loop: OffLoop
 
 
 class DelegatedCall(Caller):
@@ -102,7 +104,9 @@ class DelegatedCall(Caller):
         self._call = call
         self._targets = targets
         self._refresher = refresher
-        self._builder = RequestBuilder(tools.memory, tools.shared, call, facts, stored_tokens)
+        self._builder = RequestBuilder(
+            tools.memory, tools.shared, call, facts, stored_tokens, off_loop=tools.off_loop
+        )
         self._rated: Taken | None = None
         self._bill = CallBill(tools, call, self._builder)
         self._grown: list[GrowingConversation] = []
@@ -225,12 +229,13 @@ class DelegatedCall(Caller):
         if facts is not None and facts.handles:
             history = self._tools.history
             builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
-        bound = self._bill.bound = builder.bound(prepared, target)
+        bound = self._bill.bound = await builder.work(lambda: builder.bound(prepared, target))
         if facts is not None and facts.handles and not self._grown:
             self._grown = await history.begin(app, facts, bound.output_tokens)
         grant = self._call.app.grant.llm
         if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
-            tokens = Counts(prepared.rendered).total + bound.output_tokens
+            counted = await builder.work(lambda: Counts(prepared.rendered).total)
+            tokens = counted + bound.output_tokens
             self._rated = await self._tools.rates.admit(self._call.app, tokens)
         return prepared
 

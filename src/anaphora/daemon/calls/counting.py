@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from anaphora.canonical import string
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
+from anaphora.client.transport import read_answer
 from anaphora.errors import AnaphoraError
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
@@ -50,7 +51,7 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
         async with asyncio.timeout(_TIMEOUT):
             answer = await endpoint.transport.send(request)
             try:
-                data = await answer.read()
+                data = await read_answer(answer)
             finally:
                 await answer.close()
         if answer.status >= 300:

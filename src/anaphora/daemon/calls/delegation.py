@@ -21,7 +21,7 @@ from anaphora.client.choice import name_at
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.observe import Watcher, Watchers
-from anaphora.client.pool import ProviderPool, TargetChooser
+from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
 from anaphora.client.transport import HttpTransport
@@ -41,6 +41,7 @@ from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import StoredHistory
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.store import Store
 from anaphora.daemon.values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
@@ -88,9 +89,12 @@ class CallService:
         transport: HttpTransport | None = None,
         shared_state: SharedState | None = None,
         prefix_key: bytes = b"",
+        off_loop: OffLoop | None = None,
     ) -> None:
         """`shared_state` is what the daemon's nodes share; memory by default. `prefix_key` is the
-        key of digests of prompts in the store, the same on all nodes; random by default."""
+        key of digests of prompts in the store, the same on all nodes; random by default. `off_loop`
+        is where large requests are read."""
+        self._off_loop = off_loop or OffLoop()
         self.shared_state = shared_state or SharedState.open(None)
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._history = StoredHistory(store)
@@ -122,6 +126,7 @@ class CallService:
             deny=self._denied,
             history=self._history,
             late_bills=self.late_bills,
+            off_loop=self._off_loop,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -189,8 +194,7 @@ class CallService:
 
     async def _delegated(self, call: AppCall) -> DelegatedCall:
         try:
-            targets = self._targets(call)
-            facts = self._checked(call, targets)
+            targets, facts = await self._checked_targets(call)
             stored = None
             if facts is not None and facts.handles:
                 stored = await self._history.tokens(call.app.id, facts)
@@ -199,6 +203,22 @@ class CallService:
             raise
         refresher = self._refresher if call.app.grant.llm.keep_warm is not None else None
         return DelegatedCall(self._tools, call, targets, facts, stored, refresher=refresher)
+
+    async def _checked_targets(
+        self, call: AppCall
+    ) -> tuple[tuple[Target, ...], RequestFacts | None]:
+        """Where a call may go, the best first, and what it asks for."""
+        targets, hops = self._targets(call)
+        run, app = self._off_loop.run, call.app.id
+        if len(targets) > 1:
+            if call.is_large:
+                key = await run(app, lambda: self._route_key(call))
+            else:
+                key = self._route_key(call)
+            targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
+        if call.is_large:
+            return targets, await run(app, lambda: self._checked(call, targets))
+        return targets, self._checked(call, targets)
 
     def _checked(self, call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
         """What a request of a wire asks for, which the grant allows; a call of JSON-RPC is checked
@@ -215,12 +235,14 @@ class CallService:
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         try:
-            targets = self._targets(call)
-            facts = self._checked(call, targets)
+            targets, facts = await self._checked_targets(call)
             if facts is not None and facts.handles:
                 await self._history.tokens(call.app.id, facts)
             await self._tools.rates.admit(call.app, 0)
-            builder = RequestBuilder(CallMemory(), self._shared, call, facts, places_markers=False)
+            builder = RequestBuilder(
+                CallMemory(), self._shared, call, facts, places_markers=False,
+                off_loop=self._off_loop,
+            )  # fmt: skip
             prepared = await builder.build(target := targets[0], stream=False)
         except Denied as error:
             self._denied(call, error)
@@ -265,10 +287,22 @@ class CallService:
         """Notes that an app has too many running calls."""
         self._denials.add(app, "", error)
 
+    def check_before_body(
+        self, app: App, method: str, *, stream: bool, request_id: str = ""
+    ) -> None:
+        if self._draining:
+            raise StoreUnavailable("the daemon is stopping")
+        try:
+            check_capabilities(app.grant, _FOR_STREAMS if stream else _FOR_CALLS, method)
+            self._tools.rates.check(app)
+        except Denied as error:
+            self._denials.add(app.id, method, error, request_id=request_id)
+            raise
+
     # ── Checks ───────────────────────────────────────────────────────────────────────────────────
 
-    def _targets(self, call: AppCall) -> tuple[Target, ...]:
-        """The targets of a call, the best first. Raises `Denied` where the grant allows no call."""
+    def _targets(self, call: AppCall) -> ChosenTargets:
+        """The targets of a call. Raises `Denied` where the grant allows no call."""
         if self._draining:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
@@ -312,10 +346,7 @@ class CallService:
             if not targets:
                 reason = f"the route has no model at {quoted(call.stored_at)}"
                 raise InvalidRequest(reason, path="model")
-        if len(targets) > 1:
-            route, key = SessionRoute(targets, hops), self._route_key(call)
-            targets = route.order(lambda: key, time.monotonic())
-        return targets
+        return targets, hops
 
     def reaches(self, grant: LlmGrant, provider: str) -> bool:
         """Whether a grant names a provider, or a route over it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +15,7 @@ from anaphora import wire
 from anaphora.analysis.conversation_plans import ReadRequest, read_split
 from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
+from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.client.in_flight import PreparedRequest
@@ -28,6 +31,7 @@ from anaphora.daemon.access.isolation import (
 )
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import AppCall, WireRequest
 from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
@@ -52,6 +56,8 @@ from .filling import (
 from .foreign_params import AdaptedParams
 from .own_prefixes import NOT_FOUND, PrefixScope
 
+T = TypeVar("T")
+
 #: Fields that every dialect of a wire reads like the wire's own provider.
 _PLAIN = frozenset(
     "model messages system systemInstruction contents input instructions tools temperature top_p"
@@ -74,6 +80,7 @@ class RequestBuilder:
         facts: RequestFacts | None = None,
         stored_tokens: int | None = None,
         *,
+        off_loop: OffLoop,
         places_markers: bool = True,
     ) -> None:
         """`facts` are those of a request of a wire, `stored_tokens` the size of the history that it
@@ -81,6 +88,7 @@ class RequestBuilder:
         self._memory = memory
         self._shared = shared
         self._call = call
+        self._off_loop = off_loop
         self._given = facts
         self.stored_tokens = stored_tokens
         self._places_markers = places_markers and call.app.grant.llm.place_markers
@@ -124,6 +132,13 @@ class RequestBuilder:
             await self._find_own(target.rules)
         return prepared
 
+    async def work(self, act: Callable[[], T]) -> T:
+        """The result of `act`, which takes time in proportion to the request: of a large one, in a
+        thread."""
+        if not self._call.is_large:
+            return act()
+        return await self._off_loop.run(self._call.app.id, act)
+
     async def _find_own(self, rules: CacheRules) -> None:
         prefixes, remembered, place = self._memory.prefixes, self.remembered, self._place
         if prefixes is not None and remembered is not None and place is not None:
@@ -157,27 +172,36 @@ class RequestBuilder:
     ) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
         notices: list[Notice] = []
-        filled = self._fill(target, request, notices)
+        filled = await self.work(lambda: self._fill(target, request, notices))
         body, members = filled.body, filled.members
         changes = self._changes(target, members, stream, notices)
         if changes:
-            body = with_members(body, members, changes)
+            given = body, members, changes
+            body = await self.work(lambda: with_members(*given))
             members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
         path = request.path
         if endpoint.base_wire == "gemini":
             path = path_of(target.model, stream=stream)
         decoded = DecodedBody(members, request.elements)
-        rendered = for_model(endpoint.wire.split(decoded, (), path), target.profile)
-        own, now = own_plan(rendered, rules, members), time.time()
-        hints = hints_of({}, members)
-        read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
+        split_path, now = path, time.time()
+
+        def split() -> tuple[Rendered, Plan, ReadRequest]:
+            rendered = for_model(endpoint.wire.split(decoded, (), split_path), target.profile)
+            own, hints = own_plan(rendered, rules, members), hints_of({}, members)
+            read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
+            if self._call.is_large:
+                _hash(read.rendered)
+            return rendered, own, read
+
+        rendered, own, read = await self.work(split)
         plan = await self._plan(target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
             slots = rules.slots.value
             if plan.automatic is not None:
                 slots -= rules.automatic_slots.value
-            spliced = splice(body, plan, read.rendered, dialect, slots=slots, decoded=decoded)
+            to_splice = body, plan, read.rendered, dialect
+            spliced = await self.work(lambda: splice(*to_splice, slots=slots, decoded=decoded))
             body, headers = spliced.body, spliced.headers
             notices += spliced.notices
             plan = replace(plan, marks=spliced.marks)
@@ -256,7 +280,7 @@ class RequestBuilder:
     async def _translate(self, target: Target, stream: bool) -> PreparedRequest:
         call = self._parsed
         if call is None:
-            call = self._parsed = self._parse()
+            call = self._parsed = await self.work(self._parse)
         grant, params, given = self._call.app.grant.llm, call.params, self._call.request
         if given is not None:
             call = wire.host_marks(call, given.wire, target.endpoint.base_wire)
@@ -268,7 +292,8 @@ class RequestBuilder:
         if params.store is None and target.endpoint.features.stores_responses:
             changes["store"] = "stored_responses" in grant.permissions
         call = target.with_defaults(call, changes)
-        rendered = target.render(call)
+        asked = call
+        rendered = await self.work(lambda: target.render(asked))
         rules, now = target.rules, time.time()
         takes = bool(rendered.markers) and rules.slots.value > 0
         read = ReadRequest(
@@ -281,10 +306,13 @@ class RequestBuilder:
             or (rules.key_requests is not None and rendered.key_place is not None),
         )
         own = Plan(marks=rendered.marks, automatic=rendered.automatic)
+        if self._call.is_large:
+            await self.work(lambda: _hash(rendered))
         plan = await self._plan(target, read, own, now)
-        request = target.endpoint.wire.assemble(rendered, plan)
+        codec = target.endpoint.wire
+        request = await self.work(lambda: codec.assemble(rendered, plan))
         outgoing = target.endpoint.outgoing(request)
-        self._check_translated(target, outgoing, request.headers, rendered)
+        await self.work(lambda: self._check_translated(target, outgoing, request.headers, rendered))
         return PreparedRequest(
             call=call,
             rendered=rendered,
@@ -380,6 +408,13 @@ class RequestBuilder:
             reason = f"what the call costs has no bound, and the grant limits spend: {bound.reason}"
             raise NotGranted(reason)
         return bound
+
+
+def _hash(rendered: Rendered) -> None:
+    """Hashes the blocks of a prompt, which the memory of calls asks for later."""
+    prompt = ComparedPrompt(rendered, Plan())
+    if len(prompt):
+        prompt.key(len(prompt) - 1)
 
 
 def parse_request(request: WireRequest, grant: LlmGrant) -> Call:

@@ -8,12 +8,13 @@ larger than its limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
+from anaphora.daemon.facts.pieces import decode_pieces
 from anaphora.daemon.facts.strict_json import SHOWN, decode_strict, rejected
 from anaphora.errors import TooLarge
 from anaphora.wire.reading import Members, decode_members
@@ -21,6 +22,8 @@ from anaphora.wire.reading import Members, decode_members
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
 _MAX_RATIO = 100
 _SMALLEST_LIMIT = 1024 * 1024
+#: Bytes that are decompressed at a time: they become a thousand times as many at most.
+_COMPRESSED_PIECE = 4096
 #: Messages, blocks and tools of a request: as many as Anthropic takes messages.
 MOST_ELEMENTS = 100_000
 _LISTS = ("messages", "input", "contents", "system", "tools")
@@ -62,50 +65,51 @@ def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
             raise rejected(f"the header {name} is sent twice")
 
 
-def read_json(body: bytes, headers: Mapping[str, str], *, most: int = MAX_BODY) -> JsonBody:
-    """The object in a body. Header names are lowercase. Raises `RequestRejected`, `TooLarge`."""
-    return parse_object(json_bytes(body, headers, most=most))
-
-
-def json_bytes(body: bytes, headers: Mapping[str, str], *, most: int = MAX_BODY) -> bytes:
-    """A body of JSON without its content encoding. Raises `RequestRejected` where it is declared as
-    something else, and `TooLarge`."""
-    kind, encoding = headers.get("content-type", ""), headers.get("content-encoding")
+def check_json_type(headers: Mapping[str, str]) -> None:
+    """Raises `RequestRejected` where a body is not declared as JSON. Header names are lowercase."""
+    kind = headers.get("content-type", "")
     if kind != _JSON and _JSON_TYPE.fullmatch(kind.strip()) is None:
         shown = repr(kind[:SHOWN]) if kind else "none"
         raise rejected(f"the content type must be application/json in UTF-8, not {shown}", 415)
-    return body if encoding is None else decompressed(body, encoding, most)
 
 
-def parse_object(body: bytes, counted: int = 0) -> JsonBody:
-    """A JSON object without duplicate keys. `counted` messages and blocks are not in it."""
-    value = decode_strict(body)
+def parse_object(body: bytes, counted: int = 0, *, by_pieces: bool = False) -> JsonBody:
+    """A JSON object without duplicate keys. `counted` messages and blocks are not in it.
+    `by_pieces`: in a thread, while others run."""
+    if by_pieces:
+        value, members = decode_pieces(body)
+    else:
+        value, members = decode_strict(body), None
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
     if counted or is_counted(len(body)):
         _check_count(value, counted)
-    return JsonBody(body, decode_members(body), value)
+    return JsonBody(body, decode_members(body) if members is None else members, value)
 
 
-def decompressed(body: bytes, encoding: str, most: int = MAX_BODY) -> bytes:
-    """A body without its content encoding, within limits."""
+def decompressed_pieces(body: bytes, encoding: str, most: int = MAX_BODY) -> Iterator[bytes]:
+    """A body without its content encoding, within limits, by pieces of some megabytes at most.
+    Raises `RequestRejected` and `TooLarge`."""
     names = encodings(encoding)
     if not names:
-        return body
+        yield body
+        return
     if len(names) > 1 or names[0] not in ("gzip", "x-gzip", "deflate"):
         raise rejected("the content encoding must be gzip or deflate, once", 415)
-    most = min(most, max(_SMALLEST_LIMIT, len(body) * _MAX_RATIO))
+    most = left = min(most, max(_SMALLEST_LIMIT, len(body) * _MAX_RATIO))
     decompressor = Decompressor(names[0])
     try:
-        data = decompressor.feed(body, most)
-        if len(data) > most:
-            reason = f"the decompressed request body is larger than {most:,} bytes"
-            raise TooLarge(reason, status=413)
+        for at in range(0, len(body), _COMPRESSED_PIECE):
+            data = decompressor.feed(body[at : at + _COMPRESSED_PIECE], left)
+            left -= len(data)
+            if left < 0:
+                reason = f"the decompressed request body is larger than {most:,} bytes"
+                raise TooLarge(reason, status=413)
+            yield data
         decompressor.finish()
     except InvalidCompression as problem:
         raise rejected(f"the request body: {problem}") from None
-    return data
 
 
 def is_counted(size: int) -> bool:

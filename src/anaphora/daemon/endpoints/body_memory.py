@@ -16,6 +16,7 @@ from itertools import accumulate
 
 import msgspec
 
+from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
 
@@ -75,6 +76,32 @@ class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
         return MessageFacts(tuple(named), counts)
 
 
+class BodyReading:
+    """Reads one body. `new` is how many of its bytes no body before had at its beginning: where
+    they are many, it is to be called in a thread."""
+
+    def __init__(
+        self, wire: str, data: bytes, beginning: KnownBeginning[MessageFacts] | None
+    ) -> None:
+        self._wire = wire
+        self._data = data
+        self._beginning = beginning
+        self.new = len(data)
+        if beginning is not None:
+            self.new -= beginning.end - len(beginning.kept.head)
+
+    @property
+    def is_large(self) -> bool:
+        return self.new > LARGE
+
+    def __call__(self) -> CallBody:
+        """Raises `RequestRejected`, `TooLarge`."""
+        body, large = None, self.is_large
+        if self._beginning is not None:
+            body = _read_rest(self._beginning, by_pieces=large)
+        return read_whole(self._wire, self._data, by_pieces=large) if body is None else body
+
+
 class AppBodies:
     """The latest bodies of all apps. Bounded. Bodies of different apps are never compared."""
 
@@ -83,9 +110,11 @@ class AppBodies:
 
     def read(self, app: str, wire: str, data: bytes) -> CallBody:
         """A JSON object without duplicate keys. Raises `RequestRejected`."""
-        beginning = self._memory.find(app, wire, data)
-        body = None if beginning is None else _read_rest(beginning)
-        return read_whole(wire, data) if body is None else body
+        return self.reading(app, wire, data)()
+
+    def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
+        """What reads it."""
+        return BodyReading(wire, data, self._memory.find(app, wire, data))
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
@@ -102,16 +131,18 @@ class AppBodies:
             )
 
 
-def read_whole(wire: str, data: bytes) -> CallBody:
+def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
     """A body that is compared with no other. Raises `RequestRejected`."""
-    plain = parse_object(data)
+    plain = parse_object(data, by_pieces=by_pieces)
     elements, begin = list_of_messages(wire, data, plain.members)
     return CallBody(
         data=data, members=plain.members, value=plain.value, elements=elements, begin=begin
     )
 
 
-def _read_rest(beginning: KnownBeginning[MessageFacts]) -> CallBody | None:
+def _read_rest(
+    beginning: KnownBeginning[MessageFacts], *, by_pieces: bool = False
+) -> CallBody | None:
     """The body, of which known messages are not read again; None where the rest is not accepted."""
     kept, counted = beginning.kept, 0
     if is_counted(len(beginning.data)):
@@ -119,7 +150,7 @@ def _read_rest(beginning: KnownBeginning[MessageFacts]) -> CallBody | None:
             return None
         counted = kept.facts.counts[beginning.count - 1]
     try:
-        read = parse_object(beginning.rest, counted)
+        read = parse_object(beginning.rest, counted, by_pieces=by_pieces)
     except AnaphoraError:
         return None
     if kept.elements.name == "input" and "type" in read.value:

@@ -15,7 +15,7 @@ from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.failures import name_origin
 from anaphora.client.pool import Endpoint
 from anaphora.client.target import Target
-from anaphora.client.transport import HttpRequest, HttpTransport
+from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
 from anaphora.daemon.calls.filling import with_members
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
@@ -100,7 +100,7 @@ class Forwarder:
         try:
             response = await self._transport(resolved).send(request)
             try:
-                data = await response.read()
+                data = await read_answer(response)
             finally:
                 await response.close()
             redactor = resolved.redactor()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,15 +19,17 @@ import msgspec
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.facts.handles import not_found
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import TOKEN_KEY, App
 from anaphora.errors import AnaphoraError, NotFound, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .body import MAX_BODY, read_json
+from .body import MAX_BODY
 from .forwarding import Forwarder, ProviderResponse
 from .headers import own_headers, query_fields
+from .incoming import read_object
 from .routes import Route
 
 #: Open uploads of one app, and of all; the oldest is forgotten first.
@@ -55,11 +56,16 @@ class OpenUpload(msgspec.Struct, eq=False):
 
 class ResumableUploads:
     def __init__(
-        self, store: Store, forwarder: Forwarder, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        forwarder: Forwarder,
+        clock: Callable[[], float],
+        off_loop: OffLoop,
     ) -> None:
         self._store = store
         self._forwarder = forwarder
         self._clock = clock
+        self._off_loop = off_loop
         self._open: OrderedDict[str, OpenUpload] = OrderedDict()
 
     def token(self, exchange: HttpExchange) -> Secret | None:
@@ -84,7 +90,7 @@ class ResumableUploads:
         if _MEDIA_TYPE.fullmatch(kind) is None:
             reason = f"not a media type: {kind[:60]!r}"
             raise RequestRejected(reason, status=400, param="x-goog-upload-header-content-type")
-        body = read_json(await exchange.read_body() or b"{}", exchange.headers)
+        body = await read_object(exchange, self._off_loop, app.id, b"{}")
         _check_file(body.value)
         answer = await self._forwarder.send(
             provider,

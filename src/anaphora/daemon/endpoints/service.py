@@ -10,6 +10,7 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import (
     ERROR_KEY,
@@ -28,7 +29,7 @@ from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
 from . import routes
-from .body import JsonBody, check_headers, json_bytes, read_json
+from .body import JsonBody, check_headers, parse_object
 from .body_memory import AppBodies, CallBody, read_whole
 from .errors import error_response, of_provider
 from .headers import (
@@ -38,9 +39,10 @@ from .headers import (
     own_headers,
     query_fields,
 )
+from .incoming import read_json_bytes
 from .kept import KeptObjects, kept_objects
 from .models import write_model, write_models
-from .references import check_references, without_comparison
+from .references import Reference, check_references, without_comparison
 from .routes import Route
 from .stored import StoredObjects
 from .writing import StreamBody, stream_headers, write_reply
@@ -52,6 +54,8 @@ _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
 _WATCH_SECONDS = 0.25
 #: Where the id of a request is kept for errors that the server writes.
 _REQUEST_ID = "anaphora.request_id"
+#: Bytes of a request about a model.
+_LARGEST_QUESTION = 64 * 1024
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
 _COUNT_FIELDS = {"anthropic": "input_tokens", "gemini": "totalTokens"}
 
@@ -65,8 +69,10 @@ class Endpoints:
         store: Store,
         stored: StoredObjects | None = None,
         *,
+        off_loop: OffLoop,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._off_loop = off_loop
         self._delegation = delegation
         self._store = store
         self._stored = stored
@@ -128,24 +134,31 @@ class Endpoints:
             return write_models(route.wire, models)
         name = route.name
         if route.operation == "show":
-            value = read_json(await exchange.read_body(), exchange.headers).value
+            exchange.max_body = min(exchange.max_body, _LARGEST_QUESTION)
+            value = parse_object(await read_json_bytes(exchange)).value
             name = _model_in(value.get("model") or value.get("name"))
         return write_model(route.wire, models, name)
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
-        data = json_bytes(await exchange.read_body(), exchange.headers)
-        body = self._bodies.read(app.id, route.wire, data)
+        streams = route.operation == "stream"
+        self._delegation.check_before_body(app, route.path, stream=streams, request_id=request_id)
+        data = await read_json_bytes(exchange)
+        reading = self._bodies.reading(app.id, route.wire, data)
+        large = reading.is_large
+        body = await self._off_loop.run(app.id, reading) if large else reading()
+        exchange.end_reading()
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
         if not stores and (changed := without_comparison(route.wire, body)) is not None:
-            body = self._bodies.read(app.id, route.wire, changed[0])
+            reading = self._bodies.reading(app.id, route.wire, changed[0])
+            body = await self._off_loop.run(app.id, reading) if large else reading()
             notices += (changed[1],)
         rows: tuple[HandleRow, ...] = ()
         if route.wire != "ollama":
             try:
-                rows = await self._referred(app, route, body)
+                rows = await self._referred(app, route, body, large)
             except Denied as error:  # those of calls are noted by the delegation
                 self._delegation.deny(app, route.path, error, request_id=request_id)
                 raise
@@ -158,6 +171,7 @@ class Endpoints:
             stored_at=rows[0].provider if rows else None,
             model=route.name or _model_in(body.value.get("model")),
             stream=_is_stream(route, body),
+            is_large=large,
             request=WireRequest(
                 wire=route.wire,
                 path=_counted_path(route.path) if route.operation == "count" else route.path,
@@ -180,10 +194,16 @@ class Endpoints:
                 raise named from None
             raise
 
-    async def _referred(self, app: App, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
+    async def _referred(
+        self, app: App, route: Route, body: CallBody, large: bool
+    ) -> tuple[HandleRow, ...]:
         """The rows of the stored objects that a body names."""
         try:
-            found = tuple(body.references())
+            found: tuple[Reference, ...]
+            if large:
+                found = await self._off_loop.run(app.id, lambda: tuple(body.references()))
+            else:
+                found = tuple(body.references())
             return await check_references(self._store, app.id, found) if found else ()
         except AnaphoraError:
             if not body.known:

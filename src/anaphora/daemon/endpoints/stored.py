@@ -23,6 +23,7 @@ from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
 from anaphora.daemon.money.ledger import Ledger
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
 from anaphora.errors import (
@@ -39,7 +40,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.replies import valid_count
 
 from .batches import BatchCheck
-from .body import MAX_BODY, JsonBody, read_json
+from .body import MAX_BODY, JsonBody
 from .cached_contents import CachedContents
 from .forwarding import Forwarder, ProviderResponse
 from .headers import (
@@ -50,6 +51,7 @@ from .headers import (
     query_fields,
     returned_headers,
 )
+from .incoming import read_object
 from .kept import KeptObjects, kept_of_response
 from .references import check_references, references
 from .resumable import ResumableUploads
@@ -96,6 +98,7 @@ class StoredObjects:
         isolates: Callable[[AppGrant, str], bool],
         reaches: Callable[[LlmGrant, str], bool],
         audit: AuditLog | None = None,
+        off_loop: OffLoop | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`isolates` tells whether an app must not see others in the cache of a provider, `reaches`
@@ -108,7 +111,8 @@ class StoredObjects:
         self._isolates = isolates
         self._reaches = reaches
         self._clock = clock
-        self.uploads = ResumableUploads(store, forwarder, clock)
+        self._off_loop = off_loop or OffLoop()
+        self.uploads = ResumableUploads(store, forwarder, clock, self._off_loop)
         self._cached = CachedContents(ledger, forwarder.target, clock, audit)
 
     async def handle(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
@@ -305,19 +309,19 @@ class StoredObjects:
         self, exchange: HttpExchange, route: Route, app: App, provider: str
     ) -> tuple[str, bytes, JsonBody | None]:
         """Content type and bytes of a request, and its fields where it is JSON."""
-        data = await exchange.read_body()
         takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
         kind = exchange.headers.get("content-type", "")
         if takes_files and not kind.lower().startswith("application/json"):
-            check_upload(kind, data)
+            data = await exchange.read_body()
+            await self._off_loop.run(app.id, lambda: check_upload(kind, data))
             if exchange.headers.get("content-encoding", "identity") != "identity":
                 raise RequestRejected("an upload must not be compressed", status=415)
             if len(data) > MAX_BODY:
                 raise TooLarge(f"the file is larger than {MAX_BODY:,} bytes", status=413)
             return kind, data, None
-        if not data and route.operation == "action":
+        if route.operation == "action" and not exchange.has_body:
             return "", b"", None
-        body = read_json(data, exchange.headers)
+        body = await read_object(exchange, self._off_loop, app.id)
         if app.grant.llm.approved_prompt is not None and route.kind == "conversation":
             reason = "a conversation may hold a system text, and the grant approves one prompt"
             raise NotGranted(reason, param="conversation")

@@ -103,8 +103,12 @@ class DaemonConfig(_Table, frozen=True):
     """Relative to the home folder; by default the log goes to standard output."""
     audit: bool = True
     max_body_bytes: Count = 32 * 1024 * 1024
+    max_unread_bytes: Count = 128 * 1024 * 1024
+    """Of request bodies that are not read yet, half of it for one app; beyond it 503."""
     max_header_bytes: Count = 64 * 1024
     max_connections: Count = 1024
+    """Half of it for `trusted_proxies`. Others without a token have 256, and 32 a peer; the oldest
+    idle one is closed for a new one. An app has 256."""
     max_streams_per_app: Count = 64
     """Calls of one app that run at the same time."""
     body_timeout: Positive = 30.0

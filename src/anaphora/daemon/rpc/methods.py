@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -11,6 +11,7 @@ from anaphora import __version__
 from anaphora.client.failures import event_error
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
+from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App, AppCall, AppStream, Delegation
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
@@ -30,6 +31,8 @@ from .completion import (
 from .deltas import DeltaParams, DeltaWriter
 from .protocol import NULL, RequestKey
 from .wording import worded
+
+T = TypeVar("T")
 
 #: Ignored params that are named.
 _MOST_IGNORED = 20
@@ -99,6 +102,8 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
     request_id: str
     id: bytes = NULL
     ignored: tuple[str, ...] = ()
+    off_loop: OffLoop | None = None
+    """Where a large request is read."""
     notify: Callable[[bytes], Awaitable[None]]
     """Writes lines; returns when the caller can take more."""
     notices: list[Notice]
@@ -109,6 +114,13 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
         assert self.app is not None, "checked by the service"
         return self.app
 
+    async def work(self, act: Callable[[], T]) -> T:
+        """The result of `act`, which takes time in proportion to the request: of a large one, in a
+        thread."""
+        if self.off_loop is None:
+            return act()
+        return await self.off_loop.run("" if self.app is None else self.app.id, act)
+
     def app_call(self, params: LlmCompleteInput | PromptParams, call: Call) -> AppCall:
         timeout = getattr(params, "timeout_ms", None)
         return AppCall(
@@ -118,6 +130,7 @@ class MethodContext(msgspec.Struct, kw_only=True, eq=False):
             provider=params.provider,
             model=params.model,
             stream=getattr(params, "stream", False),
+            is_large=self.off_loop is not None,
             call=call,
             timeout=None if timeout is None else timeout / 1000,
             ignored=self.ignored,
@@ -187,14 +200,14 @@ def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
 
 
 async def nexo_complete(context: MethodContext, params: LlmCompleteInput) -> LlmCompleteResponse:
-    call = context.app_call(params, nexo_call(params))
+    call = context.app_call(params, await context.work(lambda: nexo_call(params)))
     reply = await context.delegation.complete(call)
     context.notices.extend(reply.notices)
     return nexo_result(reply)
 
 
 async def complete(context: MethodContext, params: CompleteParams) -> CompleteResult:
-    call = context.app_call(params, call_of(params))
+    call = context.app_call(params, await context.work(lambda: call_of(params)))
     if params.stream:
         return await _stream(context, call)
     return result_of(await context.delegation.complete(call), context.ignored_notices())
@@ -242,7 +255,7 @@ async def models(context: MethodContext, _: EmptyParams) -> ModelList:
 
 
 async def count_tokens(context: MethodContext, params: PromptParams) -> TokenCount:
-    call = context.app_call(params, call_of(params))
+    call = context.app_call(params, await context.work(lambda: call_of(params)))
     return TokenCount(*await context.delegation.count_tokens(call))
 
 

@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from anaphora.daemon.facts.pieces import decode_pieces
 from anaphora.daemon.facts.strict_json import decode_strict
-from anaphora.errors import RequestRejected
+from anaphora.errors import RequestRejected, TooLarge
 from anaphora.wire.reading import Members, decode_elements, decode_members
 
 from .codes import INVALID_REQUEST, PARSE_ERROR, RpcError
@@ -70,11 +71,15 @@ RpcMessage: TypeAlias = RpcRequest | InvalidMessage | RpcBatch
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_message(data: bytes) -> RpcMessage:
-    """A request, a notification, or a batch of them. Never raises."""
+def read_message(data: bytes, *, by_pieces: bool = False) -> RpcMessage:
+    """A request, a notification, or a batch of them. Never raises. `by_pieces`: in a thread, while
+    others run."""
     try:
-        decode_strict(data)
-    except RequestRejected as problem:
+        if by_pieces:
+            decode_pieces(data)
+        else:
+            decode_strict(data)
+    except (RequestRejected, TooLarge) as problem:
         return InvalidMessage(RpcError(PARSE_ERROR, str(problem)))
     if data.lstrip()[:1] == b"[":
         return _read_batch(decode_elements(data))

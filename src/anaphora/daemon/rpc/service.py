@@ -22,8 +22,9 @@ from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.access.rates import CallSlots
 from anaphora.daemon.admin import AdminMethod
-from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
+from anaphora.daemon.endpoints.incoming import read_json_bytes
+from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.daemon.values import App, Delegation
 from anaphora.errors import (
     AnaphoraError,
@@ -72,6 +73,8 @@ class RpcCaller(msgspec.Struct, frozen=True, kw_only=True):
     app: App | None
     is_admin: bool = False
     connection: str = ""
+    is_large: bool = False
+    """What was sent is to be read in a thread."""
     notify: Write
     """Writes lines; returns when the caller can take more."""
     notices: list[Notice]
@@ -110,7 +113,9 @@ class RpcService:
         delegation: Delegation,
         admin_methods: Mapping[str, AdminMethod],
         slots: CallSlots,
+        off_loop: OffLoop | None = None,
     ) -> None:
+        self._off_loop = off_loop or OffLoop()
         self._delegation = delegation
         self._admin_methods = admin_methods
         self._slots = slots
@@ -121,17 +126,25 @@ class RpcService:
     ) -> None:
         """Answers `POST /rpc`; the caller runs it in `exchange.run`, which ends it with the
         connection. Raises `RequestRejected` where the body is not declared as JSON."""
-        body = json_bytes(await exchange.read_body(), exchange.headers)
+        body = await read_json_bytes(exchange)
         response = RpcHttpResponse(exchange)
         caller = RpcCaller(
             app=app,
             is_admin=admin and app is None,
             connection=exchange.headers.get(CONNECTION, ""),
+            is_large=len(body) > LARGE,
             notify=response.notify,
             notices=response.notices,
         )
         exchange.watch()
-        await response.finish(await self.answer(read_message(body), caller, request_id))
+        if caller.is_large:
+            message = await self._off_loop.run(
+                _app_id(app), lambda: read_message(body, by_pieces=True)
+            )
+        else:
+            message = read_message(body)
+        exchange.end_reading()
+        await response.finish(await self.answer(message, caller, request_id))
 
     async def answer(self, message: RpcMessage, caller: RpcCaller, request_id: str) -> bytes | None:
         """The response; None where there is nothing to answer."""
@@ -179,6 +192,7 @@ class RpcService:
             connection=caller.connection,
             method=method.name,
             request_id=request_id,
+            off_loop=self._off_loop if caller.is_large else None,
             id=request.id or NULL,
             notify=caller.notify,
             notices=caller.notices,
@@ -194,7 +208,7 @@ class RpcService:
 
     async def _run(self, method: RpcMethod, request: RpcRequest, context: MethodContext) -> object:
         try:
-            _check_allowed(method, request, context.app)
+            await context.work(lambda: _check_allowed(method, request, context.app))
         except Denied as problem:
             if context.app is not None:
                 self._delegation.deny(
@@ -202,8 +216,8 @@ class RpcService:
                 )
             raise
         given = _object_params(request)
-        params = method.read_params(given)
-        context.ignored = method.ignored_params(given)
+        params = await context.work(lambda: method.read_params(given))
+        context.ignored = await context.work(lambda: method.ignored_params(given))
         if not method.calls_provider:
             return await method.run(context, params)
         key = (_app_id(context.app), context.connection, request.key)

@@ -1,0 +1,123 @@
+"""Reads large JSON by pieces, so that other threads run between them.
+
+    value, members = decode_pieces(data)
+
+The result is that of `decode_strict` and `decode_members`. A call of msgspec keeps every other
+thread waiting, in proportion to the values that it reads: their number is limited, and the elements
+of long lists are decoded some at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from anaphora.errors import InvalidRequest, TooLarge
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_elements, decode_members
+from anaphora.wire.spans import document_span, member_spans
+
+from .strict_json import decode_strict
+
+MOST_VALUES = 500_000
+"""Of a large request: texts, numbers, lists and objects."""
+MOST_VALUES_OF_PART = 50_000
+"""Of one message, block of the system text, tool, or other field."""
+#: Bytes that one call reads, as far as a single text is not longer.
+_PIECE = 64 * 1024
+#: How deep a value is taken apart: request, list, message, its list, block.
+_DEPTH = 5
+_IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_QUOTE = ord('"')
+
+
+def decode_pieces(data: bytes) -> tuple[Any, Members]:
+    """A value, and its members where it is an object. Raises `RequestRejected` and `TooLarge`."""
+    _check_values(data, MOST_VALUES, "the request has")
+    members = _members(data)
+    if members is None:
+        return _decode(data, 0), {}
+    return {name: _decode(raw, 1) for name, raw in members.items()}, members
+
+
+def _members(data: bytes) -> Members | None:
+    """Those of an object; None for what is none, or names one twice."""
+    try:
+        members = decode_members(data)
+        member_spans(data, document_span(data), "$", members)
+    except (InvalidRequest, *DECODE_ERRORS):
+        return None
+    return members
+
+
+def _decode(raw: bytes | msgspec.Raw, depth: int) -> Any:
+    """The value of a part, which is taken apart where it is long."""
+    data = bytes(raw)
+    if len(data) > _PIECE and depth < _DEPTH:
+        if data[:1] == b"{" and (members := _members(data)) is not None:
+            return {name: _decode(inner, depth + 1) for name, inner in members.items()}
+        if data[:1] == b"[":
+            try:
+                return _decode_list(decode_elements(data), depth)
+            except DECODE_ERRORS:
+                pass  # the error is that of the whole
+    if len(data) > 2 * MOST_VALUES_OF_PART:
+        _check_values(data, MOST_VALUES_OF_PART, "a part of the request has")
+    return decode_strict(data)
+
+
+def _decode_list(elements: Sequence[msgspec.Raw], depth: int) -> list[Any]:
+    """Many short elements at a time."""
+    values: list[Any] = []
+    short: list[msgspec.Raw] = []
+    size = 0
+    for each in elements:
+        length = memoryview(each).nbytes + 1  # with its comma
+        if size + length > _PIECE:
+            values += decode_strict(b"[" + b",".join(short) + b"]")
+            short, size = [], 0
+        if length > _PIECE:
+            values.append(_decode(each, depth + 1))
+        else:
+            short.append(each)
+            size += length
+    values += decode_strict(b"[" + b",".join(short) + b"]")
+    return values
+
+
+def _check_values(data: bytes, most: int, what: str) -> None:
+    count = 0
+    for more in _values(data):
+        count += more
+        if count > most:
+            raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
+
+
+def _values(data: bytes) -> Iterator[int]:
+    """The values of a document, counted by pieces: the commas and opening brackets outside of
+    texts. What is no JSON gives any number."""
+    position, size = 0, len(data)
+    while position < size:
+        stop = min(position + _PIECE, size)
+        quote = data.find(b'"', position, stop)
+        end = stop if quote < 0 else quote
+        yield sum(data.count(each, position, end) for each in (b",", b"[", b"{"))
+        position = end
+        if quote >= 0:
+            position = _after_text(data, quote + 1)
+
+
+def _after_text(data: bytes, position: int) -> int:
+    """The offset behind the text that `position` is in."""
+    size = len(data)
+    while position < size:
+        text = _IN_TEXT.match(data, position, min(position + _PIECE, size))
+        assert text is not None
+        position = text.end()
+        if position < size and data[position] == _QUOTE:
+            return position + 1
+        if text.end() == text.start():
+            position += 2  # an escape at the end of a piece
+    return size

@@ -1,0 +1,76 @@
+"""Work on large requests in threads: the event loop answers others meanwhile.
+
+    facts = await off_loop.run(app.id, lambda: read_facts(...))
+
+A thread lets others run between two steps of Python, and not within one call of a C library: what
+runs here works on a body by pieces, none of which takes long (see `facts.pieces`). One piece of
+work of each app runs at a time, so that an app with many large bodies delays its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LARGE = 256 * 1024
+"""Bytes: where more of a body are new, it is read in a thread."""
+_THREADS = 2
+
+
+class OffLoop:
+    """Threads for large requests. For one event loop; they start when they are needed."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._free = asyncio.Semaphore(_THREADS)
+        self._apps: dict[str, tuple[asyncio.Lock, int]] = {}
+        self.begun = 0
+        """Pieces of work so far."""
+
+    async def run(self, app: str, act: Callable[[], T]) -> T:
+        """The result of `act`. When the caller is cancelled, the thread goes on to its end, and
+        the next work of the app waits for it."""
+        lock, waiting = self._apps.get(app) or (asyncio.Lock(), 0)
+        self._apps[app] = lock, waiting + 1
+        work: asyncio.Future[T] | None = None
+        try:
+            await lock.acquire()
+            try:
+                await self._free.acquire()
+                try:
+                    work = self._begin(act)
+                finally:
+                    if work is None:
+                        self._free.release()
+            finally:
+                if work is None:
+                    lock.release()
+            work.add_done_callback(lambda _: self._ended(lock))
+            return await asyncio.shield(work)
+        finally:
+            lock, waiting = self._apps[app]
+            if waiting == 1 and not lock.locked():
+                del self._apps[app]
+            else:
+                self._apps[app] = lock, waiting - 1
+
+    def _begin(self, act: Callable[[], T]) -> asyncio.Future[T]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="anaphora-bodies")
+        self.begun += 1
+        context = contextvars.copy_context()
+        return asyncio.get_running_loop().run_in_executor(self._threads, context.run, act)
+
+    def _ended(self, lock: asyncio.Lock) -> None:
+        self._free.release()
+        lock.release()
+
+    def close(self) -> None:
+        """Waits for what runs."""
+        if self._threads is not None:
+            self._threads.shutdown()

@@ -1,0 +1,217 @@
+"""How many connections a server keeps open, for whom, and which one is closed for a new one.
+
+    limits = ConnectionLimits(connections=1024, trusted=("10.0.0.0/8",))
+    table = ConnectionTable(limits)
+    place = table.enter(connection, peer)      None where there is no place
+    place.begin(), place.end()                 a request on it
+    place.use("app")                           it has shown a valid token of that app
+    place.leave()                              it is closed
+
+Connections of trusted proxies, which hold the requests of many clients, have half of the places and
+are not closed for being idle. All others are closed for a new one when their group is full, the one
+first that has been idle for longest: idle connections keep no other out. Where none is idle, one
+without a valid token is closed although it has begun to send a request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from typing import Protocol
+
+import msgspec
+
+CONNECTION = "anaphora.connection"
+"""In the scope of a request: the `ConnectionPlace` of its connection."""
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """Limits of a server's connections."""
+
+    connections: int = 1024
+    """In all; half of it for `trusted`."""
+    strangers: int = 256
+    """Without a valid token, of all peers together."""
+    strangers_of_peer: int = 32
+    of_app: int = 256
+    trusted: tuple[str, ...] = ()
+    """Addresses and networks of proxies."""
+    header_bytes: int = 64 * 1024
+    headers: int = 128
+    idle_seconds: float = 75.0
+    """Without a request; also the time that the head of a request may take."""
+
+
+class Closable(Protocol):
+    """A connection."""
+
+    def has_input(self) -> bool:
+        """Whether something has arrived that is not read yet: it is about to be used."""
+
+    def close_idle(self) -> None:
+        """Closes it; it answers nothing at the moment."""
+
+
+class _Group:
+    """Connections that share a number of places."""
+
+    __slots__ = ("closes_busy", "idle", "most", "places")
+
+    def __init__(self, most: int, *, closes_busy: bool = False) -> None:
+        self.most = most
+        self.closes_busy = closes_busy
+        self.places: OrderedDict[ConnectionPlace, None] = OrderedDict()
+        self.idle: OrderedDict[ConnectionPlace, None] = OrderedDict()
+        """The one first that has been idle for longest."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.places) >= self.most
+
+    def make_room(self) -> bool:
+        """Whether there is a place, for which an idle connection may have been closed."""
+        while self.is_full:
+            oldest = next((each for each in self.idle if not each.has_input()), None)
+            if oldest is None and self.closes_busy:
+                oldest = next(iter(self.places), None)
+            if oldest is None:
+                return False
+            oldest.close()
+        return True
+
+
+class ConnectionTable:
+    """The connections of a server. For one event loop."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._networks = [ipaddress.ip_network(each, strict=False) for each in limits.trusted]
+        trusted = limits.connections // 2 if self._networks else 0
+        self._trusted = _Group(trusted)
+        self._all = _Group(limits.connections - trusted)
+        self._strangers = _Group(min(limits.strangers, self._all.most), closes_busy=True)
+        self._peers: dict[str, _Group] = {}
+        self._apps: dict[str, _Group] = {}
+        self.closed = 0
+        """Idle connections that were closed for new ones."""
+
+    def enter(self, connection: Closable, peer: str) -> ConnectionPlace | None:
+        """A place for a new connection: `peer` is an IP address, or names a user. None where all
+        places are taken by connections that are not idle."""
+        if self._networks and self._is_trusted(peer):
+            if self._trusted.is_full:
+                return None
+            return ConnectionPlace(self, connection, (self._trusted,), keeps=True)
+        name = network_of(peer)
+        group = self._peers.get(name)
+        if group is None:
+            group = _Group(self._limits.strangers_of_peer, closes_busy=True)
+        if not (group.make_room() and self._strangers.make_room() and self._all.make_room()):
+            return None
+        self._peers[name] = group
+        return ConnectionPlace(self, connection, (self._all, self._strangers, group), peer=name)
+
+    def use(self, place: ConnectionPlace, app: str) -> bool:
+        """Counts a connection as one of an app. False where that has too many."""
+        group = self._apps.get(app)
+        if group is None:
+            group = _Group(self._limits.of_app)
+        if not group.make_room():
+            return False
+        self._apps[app] = group
+        place.move((self._all, group), app=app)
+        return True
+
+    def forget(self, place: ConnectionPlace) -> None:
+        """Removes groups that are empty."""
+        for groups, name in ((self._peers, place.peer), (self._apps, place.app)):
+            if name is not None and (group := groups.get(name)) is not None and not group.places:
+                del groups[name]
+
+    def _is_trusted(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer.partition("%")[0])
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._networks)
+
+
+class ConnectionPlace:
+    """The place of one connection."""
+
+    __slots__ = ("_connection", "_table", "app", "busy", "groups", "keeps", "peer")
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        connection: Closable,
+        groups: tuple[_Group, ...],
+        *,
+        peer: str | None = None,
+        keeps: bool = False,
+    ) -> None:
+        """`keeps`: it is not closed for being idle."""
+        self._table = table
+        self._connection = connection
+        self.groups: tuple[_Group, ...] = ()
+        self.keeps = keeps
+        self.peer = peer
+        self.app: str | None = None
+        self.busy = False
+        self.move(groups)
+
+    def begin(self) -> None:
+        """A request is being answered."""
+        self.busy = True
+        for group in self.groups:
+            group.idle.pop(self, None)
+
+    def end(self) -> None:
+        self.busy = False
+        if not self.keeps:
+            for group in self.groups:
+                group.idle[self] = None
+
+    def use(self, app: str) -> bool:
+        """It has shown a valid token of an app. False where the app has too many connections; a
+        proxy's stay the proxy's."""
+        return app == self.app or self.keeps or self._table.use(self, app)
+
+    def move(self, groups: tuple[_Group, ...], app: str | None = None) -> None:
+        """To other groups."""
+        for group in self.groups:
+            group.places.pop(self, None)
+            group.idle.pop(self, None)
+        left, self.groups = self.groups, groups
+        for group in groups:
+            group.places[self] = None
+            if not self.busy and not self.keeps:
+                group.idle[self] = None
+        if left:
+            self._table.forget(self)
+        self.app = app
+
+    def has_input(self) -> bool:
+        return self._connection.has_input()
+
+    def close(self) -> None:
+        """Closes the connection for another one."""
+        self.leave()
+        self._table.closed += 1
+        self._connection.close_idle()
+
+    def leave(self) -> None:
+        """The connection is closed. May be called more than once."""
+        self.move(())
+
+
+def network_of(peer: str) -> str:
+    """An address; peers of one IPv6 network (/64) count as one."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return peer

@@ -1,0 +1,253 @@
+"""Idle connections keep no other out: the oldest is closed for a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.certificates import write_certificate
+from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
+from support.raw_http import read_response, request_bytes
+from support.servers import wait_until
+
+from anaphora.emulator.server import Emulator
+from anaphora.serving.connection_limits import ConnectionLimits, ConnectionTable
+
+HEALTH = request_bytes("GET", "/healthz")
+#: Places of a peer without a token.
+OF_PEER = 32
+
+
+@pytest.fixture(scope="module")
+def daemon(
+    running_emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestedDaemon]:
+    apps = {"demo": GRANT, "other": GRANT}
+    folder = tmp_path_factory.mktemp("daemon")
+    with running_daemon(folder, running_emulator, extensions=apps) as tested:
+        yield tested
+
+
+@pytest.fixture
+def opened() -> Iterator[list[socket.socket]]:
+    sockets: list[socket.socket] = []
+    yield sockets
+    for each in sockets:
+        each.close()
+
+
+def connect(daemon: TestedDaemon) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", daemon.daemon.address.port), 30)
+
+
+def connect_socket(daemon: TestedDaemon) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    connection.connect(str(daemon.socket))
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed a connection that sends nothing."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    finally:
+        connection.settimeout(30)
+
+
+def ask(connection: socket.socket, data: bytes = HEALTH) -> int:
+    connection.sendall(data)
+    return read_response(connection).status
+
+
+def models_of(daemon: TestedDaemon, app: str) -> bytes:
+    return request_bytes("GET", "/v1/models", authorization=f"Bearer {daemon.token(app)}")
+
+
+@pytest.mark.parametrize("connect", [connect, connect_socket])
+def test_the_oldest_idle_connection_of_a_peer_is_closed_for_a_new_one(
+    daemon: TestedDaemon, opened: list[socket.socket], connect: Any
+) -> None:
+    """On the socket, a peer is a user."""
+    opened += [connect(daemon) for _ in range(OF_PEER)]
+    assert [ask(each) for each in opened] == [200] * OF_PEER
+    assert ask(opened[0]) == 200  # it is the newest now
+    opened.append(connect(daemon))
+    assert ask(opened[-1]) == 200
+    wait_until(lambda: is_closed(opened[1]), "the oldest one is closed")
+    others = [opened[0], *opened[2:]]
+    assert not any(map(is_closed, others))
+    assert [ask(each) for each in others] == [200] * OF_PEER
+
+
+def test_many_idle_connections_do_not_keep_a_new_one_out(
+    daemon: TestedDaemon, opened: list[socket.socket]
+) -> None:
+    for _ in range(300):
+        opened.append(connect(daemon))
+        if len(opened) % 50 == 0:
+            with contextlib.closing(connect(daemon)) as new:
+                assert ask(new) == 200
+    wait_until(lambda: sum(map(is_closed, opened)) >= 300 - OF_PEER, "idle ones are closed")
+
+
+def test_connections_with_a_token_are_not_closed_for_those_without(
+    daemon: TestedDaemon, opened: list[socket.socket]
+) -> None:
+    for _ in range(40):
+        opened.append(connect(daemon))
+        assert ask(opened[-1], models_of(daemon, "demo")) == 200
+    kept = opened.copy()
+    opened += [connect(daemon) for _ in range(2 * OF_PEER)]
+    with contextlib.closing(connect(daemon)) as new:
+        assert ask(new) == 200
+    assert not any(map(is_closed, kept))
+    assert ask(kept[0]) == 200
+
+
+def test_many_requests_that_arrive_together_are_all_answered(
+    daemon: TestedDaemon, opened: list[socket.socket]
+) -> None:
+    """More connections than a peer may have without a token: each sends one at once."""
+    data = models_of(daemon, "demo")
+    for _ in range(3 * OF_PEER):
+        opened.append(connect(daemon))
+        opened[-1].sendall(data)
+    assert [read_response(each).status for each in opened] == [200] * 3 * OF_PEER
+
+
+def test_a_slow_request_without_a_token_keeps_no_place(
+    daemon: TestedDaemon, opened: list[socket.socket]
+) -> None:
+    """The head of a request that does not end is as good as nothing."""
+    for _ in range(3 * OF_PEER):
+        opened.append(connect(daemon))
+        opened[-1].sendall(b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n")
+    with contextlib.closing(connect(daemon)) as new:
+        assert ask(new) == 200
+
+
+def test_a_connection_without_a_tls_handshake_takes_a_place(
+    running_emulator: Emulator, tmp_path: Path, opened: list[socket.socket]
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    files = write_certificate(home, "server")
+    files.key.chmod(0o600)
+    llm = llm_yaml(running_emulator.url)
+    llm["daemon"] |= {"tls": {"cert": files.cert.name, "key": files.key.name}}
+    with running_daemon(tmp_path, running_emulator, llm=llm) as daemon:
+        opened += [connect(daemon) for _ in range(2 * OF_PEER)]
+        context = ssl.create_default_context(cafile=files.cert)
+        with context.wrap_socket(connect(daemon), server_hostname="127.0.0.1") as new:
+            assert ask(new) == 200
+            wait_until(lambda: is_closed(opened[0]), "the oldest one is closed")
+            assert ask(new) == 200
+
+
+# ── Trusted proxies ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def behind_proxy(running_emulator: Emulator, tmp_path: Path) -> Iterator[TestedDaemon]:
+    llm = llm_yaml(running_emulator.url)
+    llm["daemon"] |= {
+        "trusted_proxies": ["127.0.0.1"],
+        "behind_proxy": True,
+        "allowed_hosts": ["localhost"],
+        "max_connections": 100,
+        "failed_logins_per_minute": 2,
+    }
+    with running_daemon(tmp_path, running_emulator, llm=llm) as tested:
+        yield tested
+
+
+def test_connections_of_a_trusted_proxy_have_places_of_their_own(
+    behind_proxy: TestedDaemon, opened: list[socket.socket]
+) -> None:
+    """Half of max_connections: they are not closed for being idle, and further ones are not
+    accepted."""
+    opened += [connect(behind_proxy) for _ in range(50)]
+    assert [ask(each) for each in opened] == [200] * 50
+    with contextlib.closing(connect(behind_proxy)) as further:
+        with contextlib.suppress(ConnectionError):
+            further.sendall(HEALTH)
+        wait_until(lambda: is_closed(further), "it is not accepted")
+    assert not any(map(is_closed, opened))
+    with behind_proxy.socket_client() as client:  # the socket has others
+        assert client.get("/healthz").status_code == 200
+    opened.pop().close()
+
+    def is_accepted() -> bool:
+        with contextlib.closing(connect(behind_proxy)) as again, contextlib.suppress(OSError):
+            return ask(again) == 200
+        return False
+
+    wait_until(is_accepted, "a place is free again")
+
+
+def test_failed_logins_over_a_proxy_are_limited_by_the_client_that_it_names(
+    behind_proxy: TestedDaemon,
+) -> None:
+    def status(client: str, token: str) -> int:
+        data = request_bytes(
+            "GET", "/v1/models", x_forwarded_for=client, authorization=f"Bearer {token}"
+        )
+        with contextlib.closing(connect(behind_proxy)) as connection:
+            return ask(connection, data)
+
+    assert [status("192.0.2.1", "ana_wrong") for _ in range(3)] == [401, 401, 429]
+    assert status("198.51.100.9, 192.0.2.1", "ana_wrong") == 429  # the last is the proxy's word
+    assert status("192.0.2.2", "ana_wrong") == 401
+    assert status("192.0.2.1", behind_proxy.token()) == 200
+
+
+# ── The table ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.closed = False
+
+    def has_input(self) -> bool:
+        return False
+
+    def close_idle(self) -> None:
+        self.closed = True
+
+
+def test_places_of_an_app_are_limited_and_its_oldest_idle_one_is_closed() -> None:
+    table = ConnectionTable(ConnectionLimits(of_app=2, strangers_of_peer=3))
+    peers = [Peer() for _ in range(4)]
+    places = []
+    for peer in peers[:3]:
+        place = table.enter(peer, "192.0.2.1")
+        assert place is not None
+        place.begin()
+        places.append(place)
+    assert [place.use("app") for place in places] == [True, True, False]
+    places[1].end()
+    assert places[2].use("app")
+    assert [peer.closed for peer in peers] == [False, True, False, False]
+    assert places[0].use("app")
+
+
+def test_peers_of_one_ipv6_network_count_as_one_and_all_peers_have_a_limit() -> None:
+    table = ConnectionTable(ConnectionLimits(strangers=4, strangers_of_peer=2))
+    first, *others = [Peer() for _ in range(6)]
+    assert table.enter(first, "2001:db8::1")
+    for number, peer in enumerate(others):
+        assert table.enter(peer, f"2001:db8::{number + 2}" if number < 2 else f"192.0.2.{number}")
+    assert first.closed  # for the third one of its network
+    assert [peer.closed for peer in others] == [True, False, False, False, False]  # for the fifth
+    assert table.closed == 2
