@@ -45,7 +45,8 @@ _SAVED_AGAIN = 0.125
 _LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
 #: The share by which an estimate of tokens may err: a read within it is the app's own.
 _ERROR = 0.05
-_SPLIT = "split"
+#: Whether the cache key of a conversation is its own.
+_SPLIT, _SHARED = "split", "shared"
 
 
 class PrefixScope(msgspec.Struct, frozen=True):
@@ -202,20 +203,21 @@ class OwnPrefixes:
     # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
 
     async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
-        """Whether a conversation that this node does not know got a cache key of its own when it
-        began; None where it begins only now."""
+        """Whether a conversation got a cache key of its own when it began; None where it begins
+        now, or that is not known."""
         prompt = ComparedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
         if not any(is_reply(prompt, position) for position in range(first, len(prompt))):
             return None
         name = self._split_name(scope, prompt)
         try:
-            return name in await self._store.own_handles("prefix", [name], scope.app)
+            rows = await self._store.own_handles("prefix", [name], scope.app)
         except StoreUnavailable:
             return None
+        return rows[name].bill == _SPLIT if name in rows else None
 
-    def split(self, scope: PrefixScope, sent: SentCall) -> None:
-        """A conversation begins with a cache key of its own."""
+    def save_split(self, scope: PrefixScope, sent: SentCall, split: bool) -> None:
+        """A conversation has a cache key of its own (`split`), or that of others."""
         name = self._split_name(scope, ComparedPrompt(sent.rendered, Plan()))
         row = HandleRow(
             kind="prefix",
@@ -223,7 +225,7 @@ class OwnPrefixes:
             app=scope.app,
             provider=scope.provider,
             created=sent.at or time.time(),
-            bill=_SPLIT,
+            bill=_SPLIT if split else _SHARED,
         )
         self._store.add_handles_later([row])
 
