@@ -43,7 +43,7 @@ _UNKNOWN_LIFETIME = 300.0
 _SAVED_AGAIN = 0.125
 #: Seconds after which rows of the store are of no use, and between two removals of such rows.
 _LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
-#: The share by which an estimate of tokens may err: a read within it is the app's own.
+#: The share by which an estimate of tokens may err.
 _ERROR = 0.05
 #: Whether the cache key of a conversation is its own.
 _SPLIT, _SHARED = "split", "shared"
@@ -114,11 +114,10 @@ class OwnPrefixes:
         ):
             await self._read(scope.app, [name for _, name in names], at)
             deepest = self._deepest(names, at)
-        if deepest is None:
-            return NOT_FOUND
+        end = -1 if deepest is None else deepest[0]
         kept = self._deepest(names, at, kept=True)
         reads = NO_READS if kept is None else _reads(prompt, *kept, rules)
-        return FoundPrefix(reads, deepest[0])
+        return FoundPrefix(reads, end)
 
     def _deepest(
         self, names: Sequence[tuple[int, str]], at: float, *, kept: bool = False
@@ -160,11 +159,11 @@ class OwnPrefixes:
             lifetimes[common] = lifetimes[last]
         rows = []
         for position, name in self._names(scope, prompt, sorted(lifetimes, reverse=True), rules):
-            known = self._prefixes.get(name)
+            known, exact = self._prefixes.get(name), billed and position == last
             kept = not units or position in (common, last)
-            if known is None or (kept and not known.tokens):
+            if known is None or (kept and not known.tokens) or (exact and not known.exact):
                 tokens = counts.tokens(position + 1) if kept else 0
-                known = _Prefix(tokens, billed and position == last, 0.0, at)
+                known = _Prefix(tokens, exact, 0.0, at)
             known.used = max(known.used, at)
             known.lifetime = max(known.lifetime, lifetimes[position])
             self._keep(name, known)
@@ -296,6 +295,10 @@ def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRu
             end = position
     reply = prompt.tokens(end) - prompt.tokens(position)
     tokens, error = known.tokens + reply, math.ceil((estimated + reply) * _ERROR)
+    if rules.caches_tokens:
+        error = min(error, rules.granule_tokens.value - 1)
+    elif end + 1 < len(prompt):  # a read ends with a chunk: never with the next one
+        error = min(error, (prompt.tokens(end + 1) - prompt.tokens(end)) // 2)
     return OwnReads(tokens + error, rules.whole_granules(tokens))
 
 
