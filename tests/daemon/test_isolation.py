@@ -118,6 +118,23 @@ def test_stream_that_is_left_is_charged_by_the_bill(emu: Emulator, tmp_path: Pat
     assert two.own.unbilled_nano_usd == one.unbilled_nano_usd > two.unbilled_nano_usd > 0
 
 
+def test_what_a_stream_that_was_left_has_cached_is_the_apps_own(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            daemon.transport.faults = ["slow-drip; seconds=0.05"]
+            call = daemon.request("anthropic", body("Hello?", stream=True), app=ONE)
+            stream = daemon.service.stream(call)
+            await stream.head()
+            await stream.aclose()
+            assert ((await ask(daemon, ONE, "And now?")).usage.read or 0) > 4000
+            assert (await ask(daemon, TWO, "And now?")).usage.read == 0
+
+    asyncio.run(main())
+
+
 def test_events_of_a_stream_hide_them_too(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:

@@ -140,6 +140,8 @@ class ConversationState(msgspec.Struct):
     is known to begin the same."""
     cache_key: str | None = None
     """The key chosen for providers that route requests by one."""
+    key_saved: bool = False
+    """Other processes know the choice."""
     counted: bool = False
     """Its calls count towards the usual length of a conversation."""
 

@@ -141,8 +141,12 @@ class CallBill:
         remembered.sent = replace(
             remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
         )
-        # With the settlement: in one transaction.
-        flight.guarded("verdict_failed", None, self._builder.note_prefixes, flight.target.rules)
+        self._note_prefixes(flight)
+
+    def _note_prefixes(self, flight: InFlight) -> None:
+        """With the settlement, in one transaction: what the call left in the cache is the app's."""
+        note = self._builder.note_prefixes
+        flight.guarded("verdict_failed", None, note, flight.target.rules)
 
     def _settle(self, hold: OpenHold, flight: InFlight) -> None:
         prepared, reply, bound = flight.prepared[flight.index], flight.reply, hold.hold.bound
@@ -253,6 +257,9 @@ class CallBill:
         expected = self._builder.own_reads(flight.target.rules)
         plan = flight.prepared[flight.index].plan
         usage, hidden = own_usage(partial.usage, expected, plan)
+        if (remembered := self._builder.remembered) is not None:
+            remembered.sent = replace(remembered.sent, at=flight.sent_at, usage=usage)
+            self._note_prefixes(flight)
         return replace(partial, usage=usage), hidden
 
     def _labels(

@@ -24,6 +24,7 @@ from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.daemon.shared_state import SharedState
 from anaphora.rendered import Plan
+from anaphora.tokens import Counts
 
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations, SharedLine
@@ -141,18 +142,21 @@ class CallMemory:
     async def keep_key(
         self, call: RememberedCall, request: ReadRequest, place: PrefixScope, *, scope: Hashable
     ) -> None:
-        """Gives a call that this node knows no earlier one of the cache key that its conversation
-        has elsewhere, or had before a restart."""
+        """Gives a call the cache key that its conversation has elsewhere, or had before a restart;
+        of one that begins, the choice is saved once its prompt is long enough to be cached."""
         planned = call.planned
-        if self.prefixes is None or planned is None or call.turn > 1:
+        if self.prefixes is None or planned is None or planned.state.key_saved:
             return
         if planned.plan is None or planned.plan.key is None or not request.takes_markers:
             return
+        if Counts(request.rendered).total < request.rules.minimum_tokens.value:
+            return
+        planned.state.key_saved = True
         split = await self.prefixes.was_split(place, call.sent)
-        if split is not None:
+        if split is None:
+            self.prefixes.save_split(place, call.sent, "-" in planned.plan.key)
+        else:
             self._plans.split_key(planned, request, split, scope=scope)
-        elif "-" in planned.plan.key:
-            self.prefixes.split(place, call.sent)
 
     def expect(self, call: RememberedCall, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the app's own earlier calls; None where

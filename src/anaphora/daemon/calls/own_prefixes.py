@@ -43,9 +43,10 @@ _UNKNOWN_LIFETIME = 300.0
 _SAVED_AGAIN = 0.125
 #: Seconds after which rows of the store are of no use, and between two removals of such rows.
 _LONGEST, _REMOVED_EVERY = 24 * 3600.0, 60.0
-#: The share by which an estimate of tokens may err: a read within it is the app's own.
+#: The share by which an estimate of tokens may err.
 _ERROR = 0.05
-_SPLIT = "split"
+#: Whether the cache key of a conversation is its own.
+_SPLIT, _SHARED = "split", "shared"
 
 
 class PrefixScope(msgspec.Struct, frozen=True):
@@ -113,11 +114,10 @@ class OwnPrefixes:
         ):
             await self._read(scope.app, [name for _, name in names], at)
             deepest = self._deepest(names, at)
-        if deepest is None:
-            return NOT_FOUND
+        end = -1 if deepest is None else deepest[0]
         kept = self._deepest(names, at, kept=True)
         reads = NO_READS if kept is None else _reads(prompt, *kept, rules)
-        return FoundPrefix(reads, deepest[0])
+        return FoundPrefix(reads, end)
 
     def _deepest(
         self, names: Sequence[tuple[int, str]], at: float, *, kept: bool = False
@@ -159,11 +159,11 @@ class OwnPrefixes:
             lifetimes[common] = lifetimes[last]
         rows = []
         for position, name in self._names(scope, prompt, sorted(lifetimes, reverse=True), rules):
-            known = self._prefixes.get(name)
+            known, exact = self._prefixes.get(name), billed and position == last
             kept = not units or position in (common, last)
-            if known is None or (kept and not known.tokens):
+            if known is None or (kept and not known.tokens) or (exact and not known.exact):
                 tokens = counts.tokens(position + 1) if kept else 0
-                known = _Prefix(tokens, billed and position == last, 0.0, at)
+                known = _Prefix(tokens, exact, 0.0, at)
             known.used = max(known.used, at)
             known.lifetime = max(known.lifetime, lifetimes[position])
             self._keep(name, known)
@@ -202,20 +202,21 @@ class OwnPrefixes:
     # ── Cache keys ───────────────────────────────────────────────────────────────────────────────
 
     async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
-        """Whether a conversation that this node does not know got a cache key of its own when it
-        began; None where it begins only now."""
+        """Whether a conversation got a cache key of its own when it began; None where it begins
+        now, or that is not known."""
         prompt = ComparedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
         if not any(is_reply(prompt, position) for position in range(first, len(prompt))):
             return None
         name = self._split_name(scope, prompt)
         try:
-            return name in await self._store.own_handles("prefix", [name], scope.app)
+            rows = await self._store.own_handles("prefix", [name], scope.app)
         except StoreUnavailable:
             return None
+        return rows[name].bill == _SPLIT if name in rows else None
 
-    def split(self, scope: PrefixScope, sent: SentCall) -> None:
-        """A conversation begins with a cache key of its own."""
+    def save_split(self, scope: PrefixScope, sent: SentCall, split: bool) -> None:
+        """A conversation has a cache key of its own (`split`), or that of others."""
         name = self._split_name(scope, ComparedPrompt(sent.rendered, Plan()))
         row = HandleRow(
             kind="prefix",
@@ -223,7 +224,7 @@ class OwnPrefixes:
             app=scope.app,
             provider=scope.provider,
             created=sent.at or time.time(),
-            bill=_SPLIT,
+            bill=_SPLIT if split else _SHARED,
         )
         self._store.add_handles_later([row])
 
@@ -294,6 +295,10 @@ def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRu
             end = position
     reply = prompt.tokens(end) - prompt.tokens(position)
     tokens, error = known.tokens + reply, math.ceil((estimated + reply) * _ERROR)
+    if rules.caches_tokens:
+        error = min(error, rules.granule_tokens.value - 1)
+    elif end + 1 < len(prompt):  # a read ends with a chunk: never with the next one
+        error = min(error, (prompt.tokens(end + 1) - prompt.tokens(end)) // 2)
     return OwnReads(tokens + error, rules.whole_granules(tokens))
 
 
