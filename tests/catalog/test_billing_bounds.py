@@ -6,13 +6,16 @@ from decimal import Decimal
 
 from support.tables import each_row
 
+from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.catalog import tool_overhead
 from anaphora.catalog.api_limits import (
     bounds_of,
+    fastest_tokens,
     overhead_of,
     price_multiple,
     server_tool_of,
+    stops_when_cut,
 )
 
 
@@ -65,3 +68,17 @@ def test_multiples_of_the_price() -> None:
 def test_thinking_on_top_of_the_limit() -> None:
     assert bounds_of("alibaba", "qwen3-max").thinking > 0
     assert bounds_of("openai", "gpt-5.2").thinking == 0
+
+
+def test_who_stops_when_a_stream_is_cut() -> None:
+    """Unknown counts as going on."""
+    stops = {name for name in catalog.shipped().providers if stops_when_cut(name)}
+    assert stops == {"openai", "azure", "anthropic", "xai", "deepseek", "together"}
+    assert not stops_when_cut("a provider without a row")
+
+
+def test_fastest_output() -> None:
+    """300 tokens a second where nothing is known; faster hosts have a row."""
+    assert fastest_tokens("openai", "gpt-5.2") == 300
+    assert fastest_tokens("a provider without a row", "m") == 300
+    assert fastest_tokens("cerebras", "gpt-oss-120b") > 3000

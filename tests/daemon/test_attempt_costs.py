@@ -123,7 +123,8 @@ def test_answer_that_goes_on_costs_its_limit() -> None:
     for error in (Timeout(50), asyncio.CancelledError(), GeneratorExit()):
         assert cost(broken(Text("a")), error, stops=False, bound=70) == 70
         assert cost(None, error, stops=False, bound=70) == 70
-    assert cost(None, stops=False, bound=70, kind="bound") == 70
+    for stops in (True, False):  # the provider did not answer
+        assert cost(None, stops=stops, bound=70, kind="bound") == 70
 
 
 def test_stream_that_is_cut_before_its_first_event() -> None:

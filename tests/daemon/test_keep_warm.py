@@ -315,8 +315,12 @@ def test_what_ends_refreshes(warm: Callable[..., Any], end: Callable[[WarmDaemon
         assert running.refreshes() == before
 
 
-def test_no_refresh_while_a_call_of_the_conversation_runs(warm: Callable[..., Any]) -> None:
-    with warm() as running:
+def test_no_refresh_while_a_call_of_the_conversation_runs(
+    warm: Callable[..., Any], emu: Emulator
+) -> None:
+    # Otherwise the call would be read on when its app has gone.
+    cancelled = {**llm_yaml(emu.url)["providers"]["anthropic"], "on_abort": "cancel"}
+    with warm({"anthropic": cancelled}) as running:
         chat = Conversation(running)
         chat.converse(7, 7)
         before, sent = len(running.refreshes()), len(running.sent())

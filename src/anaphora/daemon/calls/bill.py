@@ -51,6 +51,8 @@ class CallBill:
         self._call = call
         self._builder = builder
         self._hold: OpenHold | None = None
+        self._held_at = 0.0
+        """Right before the attempt was sent, on the monotonic clock."""
         self._cost: AttemptCost | None = None
         self._shown_usd: Decimal | None = None
         self.bound = CostBound(0, 0, 0)
@@ -99,6 +101,7 @@ class CallBill:
             request_id=self._call.request_id,
             bound=self.bound.nano_usd or 0,
         )
+        self._held_at = time.monotonic()
 
     def sending(self) -> None:
         """The attempt is written to a connection next."""
@@ -239,7 +242,7 @@ class CallBill:
         target, facts, most = flight.target, self._builder.facts, self.bound.output_tokens
         unseen = 0
         if thinks_unseen(target.endpoint.base_wire, target.profile, partial):
-            seconds = max(0.0, time.time() - flight.sent_at)
+            seconds = time.monotonic() - self._held_at
             speed = fastest_tokens(target.endpoint.system, target.model)
             unseen = most if isinstance(error, Upstream) else math.ceil(seconds * speed)
         return FailedOutput(

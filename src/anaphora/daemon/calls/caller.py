@@ -120,6 +120,7 @@ class DelegatedCall(Caller):
         """Of a stream, before the bill."""
         self._is_judged = False
         self._head: StreamHead | None = None
+        self._began = time.monotonic()
         self._flight: InFlight | None = None
         """Of the attempt under way."""
         self._left: type[BaseException] | None = None
@@ -195,7 +196,7 @@ class DelegatedCall(Caller):
         if not reads_on(flight.target, stream=flight.stream):
             return 0.0
         total = flight.target.endpoint.config.timeouts.total
-        return max(0.0, flight.began + total - time.time())
+        return max(0.0, self._began + total - time.monotonic())
 
     def time_over(self) -> float:
         if self.waited is None or self._timeout is None:

@@ -99,12 +99,13 @@ def cost_of_failure(
         return AttemptCost(nano_usd=0, kind="free")
     if isinstance(error, Transport) and error.phase == "connect":
         return AttemptCost(nano_usd=0, kind="free")
+    if not received and usage.input is None and not _is_cut(error):
+        return AttemptCost(nano_usd=bound, kind="bound")
     ended_by_provider = isinstance(error, Upstream)
     all_billed = not output.stops and not ended_by_provider
-    if all_billed and (partial is None or usage.input is None or output.reads_again):
+    if all_billed and (usage.input is None or output.reads_again):
         known = Usage(uncached=usage.input or input_tokens, output=output.most)
-        kind: Settled = "bound" if partial is None and not _is_cut(error) else "estimated"
-        return AttemptCost(nano_usd=bound, kind=kind, usage=known)
+        return AttemptCost(nano_usd=bound, kind="estimated", usage=known)
     if price is None:
         return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
     tokens = _failed_output(usage, received, output, ended_by_provider)
