@@ -100,7 +100,7 @@ async def open_services(
     audit = None
     if settings.daemon.audit:
         audit = await open_audit(stack, place, store, settings.daemon.node_name)
-        recovery = AuditRecovery(store, audit, place)
+        recovery = AuditRecovery(ledger, audit, place)
         await recovery.begin()
         if node is not None:
             looking = asyncio.create_task(recovery.run())
