@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
     from anaphora.audit.log_postgres import PostgresLog
 
-    from .store import Store
+    from .money.ledger import Ledger
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -41,8 +41,9 @@ _LOOK_SECONDS = 2.0
 class AuditRecovery:
     """Writes the rows that are missing."""
 
-    def __init__(self, store: Store, audit: AuditLog, place: Path | PostgresLog) -> None:
-        self._store = store
+    def __init__(self, ledger: Ledger, audit: AuditLog, place: Path | PostgresLog) -> None:
+        self._ledger = ledger
+        self._store = ledger.store
         self._audit = audit
         self._place = place
         self._left: list[AuditEnvelope] = []
@@ -50,7 +51,7 @@ class AuditRecovery:
 
     async def begin(self) -> None:
         """Before the first hold: from now on the store marks settlements for this log."""
-        self._audit.follow_calls(self._store.audited)
+        self._audit.follow_calls(self._ledger.audited)
         entries = await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
         await self._add(entries)

@@ -106,7 +106,7 @@ async def open_services(
     if settings.daemon.audit:
         name = settings.daemon.node_name
         audit = await open_audit(stack, place, store, name, row_key(home))
-        recovery = AuditRecovery(store, audit, place)
+        recovery = AuditRecovery(ledger, audit, place)
         await recovery.begin()
         if node is not None:
             looking = asyncio.create_task(recovery.run())

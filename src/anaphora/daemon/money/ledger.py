@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,11 @@ class Ledger:
         self.bound_exceeded: Counter[tuple[str, str]] = Counter()
         """Bills above what was held, by app and provider."""
         self._marks: SentMarks | None = None
+        self._lock = threading.RLock()  # a hold may be finalised while it is held
+        self._open: dict[str, int] = {}
+        """How many open holds calls have, by their request ids."""
+        self._early: set[str] = set()
+        """Those of them whose audit row is durable."""
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles what a daemon that was killed left open: at its bound, or free where the file
@@ -91,6 +97,8 @@ class Ledger:
             if self._marks is not None:
                 self._marks.free(hold.id)
             raise
+        with self._lock:
+            self._open[request_id] = self._open.get(request_id, 0) + 1
         return OpenHold(self, hold)
 
     def _new_id(self, now: float) -> str:
@@ -98,6 +106,27 @@ class Ledger:
         hold's mark."""
         start = f"{int(now * 1000):012x}{self._name}{next(self._numbers) & 0xFFFFFFFF:08x}"
         return f"{start}0000" if self._marks is None else self._marks.add(start)
+
+    def audited(self, request_ids: Sequence[str]) -> None:
+        """The audit rows of these calls are durable, perhaps before all their holds are settled.
+        From any thread."""
+        with self._lock:
+            early = [id for id in request_ids if id in self._open]
+            self._early.update(early)
+        self.store.audited(request_ids)
+
+    def _put_settled(self, hold: Hold) -> None:
+        """The settlement of an open hold is on its way to the store."""
+        id = hold.request_id
+        with self._lock:
+            left = self._open.pop(id, 1) - 1
+            if left:
+                self._open[id] = left
+            early = not left and id in self._early
+            if early:
+                self._early.discard(id)
+        if early:
+            self.store.audited([id])
 
     def mark_sent(self, hold: str) -> None:
         """Before the first byte of its request is written to a connection."""
@@ -142,8 +171,13 @@ class OpenHold:
     ) -> None:
         """Returns when the settlement is on the disk, or is kept because the disk is full. `model`
         is the one that answered; empty: that of the hold."""
+        was_open = not self._settled
         settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
-        await self._ledger.store.settle(settlement)
+        try:
+            await self._ledger.store.settle(settlement)
+        finally:
+            if was_open:
+                self._ledger._put_settled(self.hold)
 
     def settle_later(
         self,
@@ -157,8 +191,11 @@ class OpenHold:
         model: str = "",
     ) -> None:
         """The same without waiting. Never raises."""
+        was_open = not self._settled
         settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
         self._ledger.store.settle_later(settlement)
+        if was_open:
+            self._ledger._put_settled(self.hold)
 
     def settle_at_bound(self) -> None:
         """The attempt was sent, and its bill never came."""

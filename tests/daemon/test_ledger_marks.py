@@ -1,5 +1,5 @@
-"""Marks of sent holds: what a process that was killed leaves tells each open hold, however often slots
-were used before."""
+"""Marks of the ledger: which open holds were sent, whatever their slots were used for before, and which calls
+have no audit row yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.event_loops import in_event_loop
-from support.ledgers import Clock, StorePlace, an_app, open_store, opened
+from support.ledgers import Clock, StorePlace, an_app, open_store, opened, rows
 
 from anaphora.daemon.money import sent_marks
 from anaphora.daemon.money.ledger import Ledger, OpenHold
@@ -132,3 +132,23 @@ async def test_unsent_holds_of_a_killed_ledger_are_free(tmp_path: Path, marks: P
     await store.close()
     async with opened(path) as again:
         assert (await again.spent("shop")).today == 20
+
+
+@in_event_loop
+async def test_a_row_that_is_durable_before_the_settlement_leaves_no_mark(
+    place: StorePlace,
+) -> None:
+    async with opened(place) as ledger:
+        await ledger.store.begin_audit(1)
+        first, second = await hold(ledger), await hold(ledger)
+        first.release()
+        ledger.audited(["r"])
+        await ledger.spent("shop")
+        assert rows(place, "SELECT COUNT(*) FROM unaudited") == [(0,)]
+        second.settle_later(5, "billed")
+        await ledger.spent("shop")
+        assert rows(place, "SELECT COUNT(*) FROM unaudited") == [(0,)]
+        third = await hold(ledger)
+        third.release()
+        await ledger.spent("shop")
+        assert rows(place, "SELECT COUNT(*) FROM unaudited") == [(1,)]
