@@ -26,6 +26,7 @@ from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
 from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
+from anaphora.daemon.access.granted_models import without_bound
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
@@ -37,8 +38,8 @@ from anaphora.daemon.money.stored_history import (
     continued_tokens,
 )
 from anaphora.daemon.shared_state import SharedState, Taken
-from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
-from anaphora.errors import Denied
+from anaphora.daemon.values import App, AppCall, AppReply, StreamHead, StreamPiece
+from anaphora.errors import Denied, NotGranted
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
 from anaphora.wire.errors import REQUEST_IDS
@@ -74,6 +75,8 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Notes a call that was refused before anything was sent."""
     history: StoredHistory
     late_bills: LateBills
+    nearest: Callable[[App, str], str]
+    """Names the granted model that is most similar to one, at the end of a message."""
 
 
 class DelegatedCall(Caller):
@@ -181,7 +184,11 @@ class DelegatedCall(Caller):
         if facts is not None and facts.handles:
             history = self._tools.history
             builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
-        bound = self._bill.bound = builder.bound(prepared, target)
+        try:
+            bound = self._bill.bound = builder.bound(prepared, target)
+        except NotGranted as error:
+            near = self._tools.nearest(self._call.app, target.model)
+            raise without_bound(error, target, near) from None
         if facts is not None and facts.handles and not self._grown:
             self._grown = await history.begin(app, facts, bound.output_tokens)
         grant = self._call.app.grant.llm

@@ -23,8 +23,10 @@ from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import (
     asked_for,
     granted_models,
+    name_nearest,
     name_of_keeper,
     refusal,
+    refused_model,
     routes_over,
 )
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
@@ -109,6 +111,7 @@ class CallService:
             deny=self._denied,
             history=self._history,
             late_bills=self.late_bills,
+            nearest=self._nearest,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -301,7 +304,8 @@ class CallService:
         ):
             why = refusal(resolved, name_at(resolved, model), app.grant.llm)
             if why:
-                raise InvalidRequest(why, path="model")
+                near = "" if why.endswith("?") else self._nearest(app, model)
+                raise InvalidRequest(why + near, path="model")
         if named is not None and named not in names:
             if resolved is not None or named in self._pool.routes:
                 reason = f"the provider {quoted(named)} is not granted to {app.id}"
@@ -309,7 +313,12 @@ class CallService:
         elif not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         own_wire = None if call.request is None else call.request.wire
-        targets, hops = self._chooser(names, own_wire).targets(named, model)
+        try:
+            targets, hops = self._chooser(names, own_wire).targets(named, model)
+        except InvalidRequest as problem:
+            if model is None or (named is not None and problem.path != "model"):
+                raise
+            raise InvalidRequest(problem.reason + self._nearest(app, model), path="model") from None
         if named is None and model is not None and hops:
             targets, hops = asked_for(model, targets, hops)
         models = [target.model for target in targets]
@@ -319,8 +328,7 @@ class CallService:
             models.append(model)  # a route answers with others; an alias is one of them
         for each in models:
             if not is_granted(each, app.grant.llm.models):
-                reason = f"the model {quoted(each)} is not granted to {app.id}"
-                raise NotGranted(reason, param="model")
+                raise refused_model(app, each, self._pool, self.models(app))
         if call.stored_at is not None:
             targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
             if not targets:
@@ -330,6 +338,9 @@ class CallService:
             route, key = SessionRoute(targets, hops), self._route_key(call)
             targets = route.order(lambda: key, time.monotonic())
         return targets
+
+    def _nearest(self, app: App, model: str) -> str:
+        return name_nearest(model, self.models(app))
 
     def reaches(self, grant: LlmGrant, provider: str) -> bool:
         """Whether a grant names a provider, or a route over it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import (
     ERROR_KEY,
@@ -174,6 +175,11 @@ class Endpoints:
                 await self._stream(exchange, route, call, body, notices)
             else:
                 await self._complete(exchange, route, call, body, notices)
+        except NotFound as problem:
+            models = self._delegation.models(app)
+            if not problem.wire or any(one.model == call.model for one in models):
+                raise
+            raise problem.restated(f"{problem}{name_nearest(call.model or '', models)}") from None
         except RequestRejected as problem:
             if (named := _naming_left_out(problem, notices)) is not None:
                 raise named from None
