@@ -32,6 +32,7 @@ from anaphora.daemon.access.granted_models import (
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.access.stored_prompts import names_stored_prompt, prompt_targets
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
@@ -291,6 +292,9 @@ class CallService:
         app = call.app
         needed = _FOR_STREAMS if call.stream else _FOR_CALLS
         check_capabilities(app.grant, needed, call.method)
+        if names_stored_prompt(call.request):
+            chooser = self._chooser(app.grant.llm.providers, None)
+            return prompt_targets(call, self._pool, chooser, self.models(app))
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models

@@ -21,6 +21,7 @@ from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_limits, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.access.isolation import SharedProviders, app_key, keys_separate
+from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import AppCall, WireRequest
@@ -203,7 +204,8 @@ class RequestBuilder:
         """Fields of the body that cannot stay as they are."""
         base_wire = target.endpoint.base_wire
         changes: dict[str, bytes] = {}
-        if base_wire != "gemini" and known_text(members, "model") != target.model:
+        other = base_wire != "gemini" and known_text(members, "model") != target.model
+        if other and not hides_model(self._call.request):
             changes["model"] = string(target.model)
         if stream and base_wire == "openai_chat" and not _omits(target, "stream_options"):
             options = _object(members, "stream_options")

@@ -156,7 +156,7 @@ class Endpoints:
             method=route.path,
             provider=exchange.headers.get(PROVIDER),
             stored_at=rows[0].provider if rows else None,
-            model=route.name or _model_in(body.value.get("model")),
+            model=_model_of(route, body.value),
             stream=_is_stream(route, body),
             request=WireRequest(
                 wire=route.wire,
@@ -350,6 +350,14 @@ def _model_in(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise RequestRejected("model: must be the name of a model", status=400, param="model")
     return routes.checked_model(value)
+
+
+def _model_of(route: Route, value: dict[str, Any]) -> str | None:
+    """The model that a call asks for; None where a stored prompt decides it."""
+    model = value.get("model")
+    if model is None and route.wire == "openai_responses" and value.get("prompt") is not None:
+        return None
+    return route.name or _model_in(model)
 
 
 def _is_stream(route: Route, body: JsonBody) -> bool:
