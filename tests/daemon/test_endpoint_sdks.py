@@ -210,7 +210,7 @@ def test_unknown_models_are_not_found(sdks: dict[str, Any], emu: Emulator) -> No
     with pytest.raises(openai.NotFoundError) as unknown:
         clients["openai_chat"].chat.completions.create(model="nope-9", messages=hello)
     assert unknown.value.code == "model_not_found"
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.BadRequestError):
         clients["openai_responses"].responses.create(model="nope-9", input="Hello?")
     with pytest.raises(genai_errors.ClientError) as missing:
         clients["gemini"].models.generate_content(model="nope-9", contents="Hello?")

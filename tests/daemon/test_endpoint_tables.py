@@ -222,6 +222,19 @@ REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
         [("file", "https://generativelanguage.googleapis.com/v1beta/files/f1?x=1")],
     ),
     ({"messages": [{"content": [{"type": "tool_use", "input": {"file_id": "mine"}}]}]}, []),
+    *(
+        ({"input": [{"type": "message", "content": [{"text": "tea", **cited}]}]}, found)
+        for cited, found in (
+            ({"type": "text", "citations": [{"file_id": "f1"}]}, []),
+            ({"type": "output_text", "annotations": [{"file_id": "f1", "container_id": "c"}]}, []),
+            ({"type": "input_file", "citations": [{"file_id": "f1"}]}, [("file", "f1")]),
+            ({"type": ["text"], "citations": [{"file_id": "f1"}]}, [("file", "f1")]),
+            ({"type": "text", "source": [{"file_id": "f1"}]}, [("file", "f1")]),
+        )
+    ),
+    ({"input": [{"type": "file_search_call", "results": [{"file_id": "f1"}]}]}, []),
+    ({"messages": [{"role": "assistant", "annotations": [{"file_id": "f1"}]}]}, []),
+    ({"messages": [{"role": "user", "annotations": [{"file_id": "f1"}]}]}, [("file", "f1")]),
     ({"tools": [{"input_schema": {"properties": {"file_id": {}}}}]}, []),
     ({"messages": [{"content": "file_id"}]}, []),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, [("item", "msg_1")]),

@@ -139,3 +139,35 @@ def test_answer_is_the_same_with_and_without_a_stream(
     assert meaning(last.reply) == meaning(whole)
     expected = [part.text for part in sent.message.parts if isinstance(part, Thinking)]
     assert [p.text for p in whole.message.parts if isinstance(p, Thinking)] == expected
+
+
+def test_cited_files_may_be_sent_back(failing: tuple[TestedDaemon, FailingProvider]) -> None:
+    """The provider wrote the id of the file: the app need not own it."""
+    daemon, provider = failing
+    citation = {
+        "type": "char_location",
+        "cited_text": "tea",
+        "document_index": 0,
+        "document_title": None,
+        "start_char_index": 0,
+        "end_char_index": 3,
+        "file_id": "file_of_the_provider",
+    }
+    sent = answer("anthropic", "nothing")
+    provider.fail(200, wire.get("anthropic").write_reply(sent), "content-type: application/json")
+    cited = [{"type": "text", "text": "tea", "citations": [citation]}]
+    turns: list[Any] = [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": cited},
+        {"role": "user", "content": "Thanks."},
+    ]
+    body = {"model": MODELS["anthropic"][1], "max_tokens": 9, "messages": turns}
+    with daemon.client() as http:
+        response = http.post("/v1/messages", json=body)
+        assert response.status_code == 200, response.text
+        assert b"file_of_the_provider" in provider.requests[-1]
+        turns[2] = {
+            "role": "user",
+            "content": [{"type": "document", "source": {"type": "file", "file_id": "file_other"}}],
+        }
+        assert http.post("/v1/messages", json=body).status_code == 404

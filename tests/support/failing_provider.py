@@ -24,6 +24,8 @@ class FailingProvider:
     def __init__(self) -> None:
         self.data = b""
         self.url = ""
+        self.streamed = ""
+        """A stream that tests may send."""
         self.requests: list[bytes] = []
         self.later: tuple[bytes, ...] = ()
         self.hangs = False

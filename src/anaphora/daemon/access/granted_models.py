@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -14,12 +15,15 @@ from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
 from anaphora.client.target import Target
 from anaphora.daemon.values import App, GrantedModel
-from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.redaction import quoted
+from anaphora.yaml_values import nearest
 
 from .checks import is_granted
 from .grants import LlmGrant
 
+#: The status of a model that is not known.
+_NOT_FOUND = 404
 Routes: TypeAlias = Mapping[str, Sequence[Hop]]
 
 
@@ -42,6 +46,58 @@ def granted_models(
                 if is_granted(model, app.grant.llm.models):
                     found.setdefault((name, model), _granted(name, resolved, model))
     return tuple(found.values())
+
+
+def name_nearest(model: str, models: Iterable[GrantedModel]) -> str:
+    """The end of a message about a model that an app may not call: the granted one with the most
+    similar name. Empty where none is granted."""
+    near = _nearest(model, tuple(dict.fromkeys(one.model for one in models)))
+    return f"; the nearest granted model is {near}" if near else ""
+
+
+#: Remembered: an app that is refused often asks for the same model.
+_nearest = lru_cache(maxsize=256)(partial(nearest, alike=0.0))
+
+
+def refused_model(
+    app: App, model: str, pool: ProviderPool, models: Iterable[GrantedModel]
+) -> NotGranted:
+    """The error for a model that is not granted. One that no granted provider is known to have is
+    not found, as at the provider. `models` are the granted ones."""
+    near = name_nearest(model, models)
+    if _is_known(model, app.grant.llm, pool):
+        reason = f"the model {quoted(model)} is not granted to {app.id}"
+        return NotGranted(reason + near, param="model")
+    error = NotGranted(f"there is no model {quoted(model)}" + near, param="model")
+    error.status, error.code = _NOT_FOUND, "model_not_found"
+    return error
+
+
+def without_bound(error: NotGranted, target: Target, near: str) -> NotGranted:
+    """The error for a call whose cost has no bound. A model that its maker is not known to have
+    has no price, and is most likely misspelled. `near` names the nearest granted one."""
+    system, model = target.endpoint.system, target.model
+    if catalog.profile(system, model).known:
+        return error
+    other = error.restated(f"{error}{near}")
+    if catalog.maker_of(model) == system:
+        other.status, other.code, other.param = _NOT_FOUND, "model_not_found", "model"
+    return other
+
+
+def _is_known(model: str, grant: LlmGrant, pool: ProviderPool) -> bool:
+    """Whether a granted provider is known to have exactly this model."""
+    for name in grant.providers:
+        hops = pool.routes.get(name)
+        for id in [name] if hops is None else [hop.provider for hop in hops]:
+            one = pool.providers.get(id)
+            if one is None:
+                continue
+            if model in (*one.provider.known_models, one.provider.model):
+                return True
+            if catalog.profile(one.system, model).known:
+                return True
+    return False
 
 
 def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:

@@ -15,7 +15,12 @@ PROMPT_PREFIX = "prompt2:"
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
 Permission: TypeAlias = Literal[
-    "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers"
+    "server_tools",
+    "remote_mcp",
+    "background",
+    "stored_responses",
+    "stored_prompts",
+    "service_tiers",
 ]
 
 

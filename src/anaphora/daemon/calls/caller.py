@@ -25,6 +25,7 @@ from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
 from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
+from anaphora.daemon.access.granted_models import without_bound
 from anaphora.daemon.access.isolation import (
     OwnReads,
     SharedProviders,
@@ -44,8 +45,8 @@ from anaphora.daemon.money.stored_history import (
 )
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import SharedState, Taken
-from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
-from anaphora.errors import Denied, Timeout
+from anaphora.daemon.values import App, AppCall, AppReply, StreamHead, StreamPiece
+from anaphora.errors import Denied, NotGranted, Timeout
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
 from anaphora.wire.errors import REQUEST_IDS
@@ -83,6 +84,8 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     history: StoredHistory
     late_bills: LateBills
     off_loop: OffLoop
+    nearest: Callable[[App, str], str]
+    """Names the granted model that is most similar to one, at the end of a message."""
 
 
 class DelegatedCall(Caller):
@@ -230,7 +233,11 @@ class DelegatedCall(Caller):
         if facts is not None and facts.handles:
             history = self._tools.history
             builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
-        bound = self._bill.bound = await builder.work(lambda: builder.bound(prepared, target))
+        try:
+            bound = self._bill.bound = await builder.work(lambda: builder.bound(prepared, target))
+        except NotGranted as error:
+            near = self._tools.nearest(self._call.app, target.model)
+            raise without_bound(error, target, near) from None
         if facts is not None and facts.handles and not self._grown:
             self._grown = await history.begin(app, facts, bound.output_tokens)
         grant = self._call.app.grant.llm

@@ -30,13 +30,16 @@ from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import (
     asked_for,
     granted_models,
+    name_nearest,
     name_of_keeper,
     refusal,
+    refused_model,
     routes_over,
 )
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.access.stored_prompts import names_stored_prompt, prompt_targets
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
@@ -127,6 +130,7 @@ class CallService:
             history=self._history,
             late_bills=self.late_bills,
             off_loop=self._off_loop,
+            nearest=self._nearest,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -308,6 +312,9 @@ class CallService:
         app = call.app
         needed = _FOR_STREAMS if call.stream else _FOR_CALLS
         check_capabilities(app.grant, needed, call.method)
+        if names_stored_prompt(call.request):
+            chooser = self._chooser(app.grant.llm.providers, None)
+            return prompt_targets(call, self._pool, chooser, self.models(app)), ()
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models
@@ -321,7 +328,8 @@ class CallService:
         ):
             why = refusal(resolved, name_at(resolved, model), app.grant.llm)
             if why:
-                raise InvalidRequest(why, path="model")
+                near = "" if why.endswith("?") else self._nearest(app, model)
+                raise InvalidRequest(why + near, path="model")
         if named is not None and named not in names:
             if resolved is not None or named in self._pool.routes:
                 reason = f"the provider {quoted(named)} is not granted to {app.id}"
@@ -329,7 +337,12 @@ class CallService:
         elif not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         own_wire = None if call.request is None else call.request.wire
-        targets, hops = self._chooser(names, own_wire).targets(named, model)
+        try:
+            targets, hops = self._chooser(names, own_wire).targets(named, model)
+        except InvalidRequest as problem:
+            if model is None or (named is not None and problem.path != "model"):
+                raise
+            raise InvalidRequest(problem.reason + self._nearest(app, model), path="model") from None
         if named is None and model is not None and hops:
             targets, hops = asked_for(model, targets, hops)
         models = [target.model for target in targets]
@@ -339,14 +352,16 @@ class CallService:
             models.append(model)  # a route answers with others; an alias is one of them
         for each in models:
             if not is_granted(each, app.grant.llm.models):
-                reason = f"the model {quoted(each)} is not granted to {app.id}"
-                raise NotGranted(reason, param="model")
+                raise refused_model(app, each, self._pool, self.models(app))
         if call.stored_at is not None:
             targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
             if not targets:
                 reason = f"the route has no model at {quoted(call.stored_at)}"
                 raise InvalidRequest(reason, path="model")
         return targets, hops
+
+    def _nearest(self, app: App, model: str) -> str:
+        return name_nearest(model, self.models(app))
 
     def reaches(self, grant: LlmGrant, provider: str) -> bool:
         """Whether a grant names a provider, or a route over it."""

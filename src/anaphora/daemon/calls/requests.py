@@ -29,6 +29,7 @@ from anaphora.daemon.access.isolation import (
     app_key,
     keys_separate,
 )
+from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.off_loop import OffLoop
@@ -258,7 +259,8 @@ class RequestBuilder:
         """Fields of the body that cannot stay as they are."""
         base_wire = target.endpoint.base_wire
         changes: dict[str, bytes] = {}
-        if base_wire != "gemini" and known_text(members, "model") != target.model:
+        other = base_wire != "gemini" and known_text(members, "model") != target.model
+        if other and not hides_model(self._call.request):
             changes["model"] = string(target.model)
         if stream and base_wire == "openai_chat" and not _omits(target, "stream_options"):
             options = _object(members, "stream_options")

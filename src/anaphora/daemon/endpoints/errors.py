@@ -25,6 +25,7 @@ from .masking import masked, shown_text
 _WRITTEN_AS: dict[int, type[Upstream]] = {
     402: errors.QuotaExhausted,
     403: errors.Forbidden,
+    404: errors.NotFound,
     429: errors.RateLimited,
     503: errors.Overloaded,
 }
@@ -43,6 +44,8 @@ _OPERATORS: dict[type[AnaphoraError], str] = {
 #: The fields of prompts, where they are not called messages.
 _PROMPTS = {"gemini": "contents", "openai_responses": "input"}
 _TOO_LONG = "prompt is too long"
+#: The code of a model that is not known, or not granted.
+_NO_MODEL = "model_not_found"
 #: A provider may report a failure in a response of 200.
 _FIRST_ERROR = 400
 
@@ -50,13 +53,16 @@ _FIRST_ERROR = 400
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
     error = as_upstream(problem, wire_name)
+    own = not isinstance(problem, Upstream) or isinstance(problem, Denied)
+    if own and error.code == _NO_MODEL and wire_name == "openai_responses":
+        error.status = 400  # as OpenAI has it there
     error.details, notices = _shown_details(problem, wire_name)
     if wire_name == "anthropic" and isinstance(error, errors.ContextOverflow):
         error = _too_long(error)
     error.request_id = request_id
     status, headers, body = wire.get(wire_name).write_error(error)
-    own = None if isinstance(problem, Denied) else getattr(problem, "request_id", None)
-    headers |= own_headers(wire_name, request_id, notices=notices, provider_request_id=own)
+    theirs = None if own else getattr(problem, "request_id", None)
+    headers |= own_headers(wire_name, request_id, notices=notices, provider_request_id=theirs)
     if isinstance(problem, Denied) and not problem.retryable:
         headers["x-should-retry"] = "false"
         headers.pop("retry-after", None)
@@ -96,8 +102,7 @@ def as_upstream(problem: AnaphoraError, wire_name: str = "") -> Upstream:
     text = shown_message(problem)
     match problem:
         case errors.InvalidRequest(path="provider" | "model"):
-            code = "model_not_found"
-            return errors.NotFound(text, status=404, code=code, param=problem.path)
+            return errors.NotFound(text, status=404, code=_NO_MODEL, param=problem.path)
         case errors.InvalidRequest():
             field = _field(problem.path, wire_name)
             if field:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from anaphora.canonical import dumps
+from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound
 
@@ -29,7 +30,7 @@ def write_models(wire: str, models: Iterable[GrantedModel]) -> bytes:
     return dumps({"object": "list", "data": rows})
 
 
-def write_model(wire: str, models: Iterable[GrantedModel], name: str) -> bytes:
+def write_model(wire: str, models: Sequence[GrantedModel], name: str) -> bytes:
     """One model. Raises `NotFound` for one that is not granted."""
     name = name.removeprefix("models/")
     for one in models:
@@ -37,7 +38,8 @@ def write_model(wire: str, models: Iterable[GrantedModel], name: str) -> bytes:
             if wire == "ollama":
                 return dumps(_shown(one))
             return dumps(_row(wire, one))
-    raise NotFound(f"no model {name[:100]!r}", status=404, code="model_not_found", param="model")
+    reason = f"no model {name[:100]!r}{name_nearest(name, models)}"
+    raise NotFound(reason, status=404, code="model_not_found", param="model")
 
 
 def _row(wire: str, one: GrantedModel) -> dict[str, Any]:

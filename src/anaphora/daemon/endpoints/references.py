@@ -45,6 +45,9 @@ _OPAQUE = frozenset(
 )
 #: Blocks of Anthropic whose `input` is the arguments of a tool.
 _TOOL_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
+#: By the type of a block or item: the member with the sources that an answer named. An app sends
+#: them back as they are, and the provider does not open them again.
+_CITED = {"text": "citations", "output_text": "annotations", "file_search_call": "results"}
 #: Items of OpenAI that may be sent as an id alone.
 _ITEMS = ("reasoning", "image_generation_call")
 _ITEM_REFERENCE = "item_reference"
@@ -112,8 +115,13 @@ def _untyped(value: dict[str, Any]) -> Iterator[Reference]:
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
-    """Whether a member is text or JSON of the app's own."""
-    return name in _OPAQUE or (name == "input" and fields.get("type") in _TOOL_USES)
+    """Whether a member is text or JSON of the app's own, or names sources of an answer."""
+    if name in _OPAQUE:
+        return True
+    kind = fields.get("type")
+    if not isinstance(kind, str):
+        return name == "annotations" and fields.get("role") == "assistant"
+    return (name == "input" and kind in _TOOL_USES) or _CITED.get(kind) == name
 
 
 def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]:

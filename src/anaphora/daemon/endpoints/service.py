@@ -10,6 +10,7 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import (
@@ -169,7 +170,7 @@ class Endpoints:
             method=route.path,
             provider=exchange.headers.get(PROVIDER),
             stored_at=rows[0].provider if rows else None,
-            model=route.name or _model_in(body.value.get("model")),
+            model=_model_of(route, body.value),
             stream=_is_stream(route, body),
             is_large=large,
             request=WireRequest(
@@ -189,6 +190,11 @@ class Endpoints:
                 await self._stream(exchange, route, call, body, notices)
             else:
                 await self._complete(exchange, route, call, body, notices)
+        except NotFound as problem:
+            models = self._delegation.models(app)
+            if not problem.wire or any(one.model == call.model for one in models):
+                raise
+            raise problem.restated(f"{problem}{name_nearest(call.model or '', models)}") from None
         except RequestRejected as problem:
             if (named := _naming_left_out(problem, notices)) is not None:
                 raise named from None
@@ -376,6 +382,14 @@ def _model_in(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise RequestRejected("model: must be the name of a model", status=400, param="model")
     return routes.checked_model(value)
+
+
+def _model_of(route: Route, value: dict[str, Any]) -> str | None:
+    """The model that a call asks for; None where a stored prompt decides it."""
+    model = value.get("model")
+    if model is None and route.wire == "openai_responses" and value.get("prompt") is not None:
+        return None
+    return route.name or _model_in(model)
 
 
 def _is_stream(route: Route, body: JsonBody) -> bool:

@@ -37,7 +37,7 @@ _TOP: dict[str, frozenset[str]] = {
     "openai_responses": _OPENAI_TEXT
     | frozenset(
         """background client_metadata conversation include input instructions max_output_tokens
-        max_tool_calls previous_response_id reasoning text truncation""".split()
+        max_tool_calls previous_response_id prompt reasoning text truncation""".split()
     ),
     "gemini": frozenset(
         """cachedContent contents generationConfig labels model safetySettings serviceTier store

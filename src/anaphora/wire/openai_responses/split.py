@@ -69,7 +69,7 @@ def split(
 ) -> Rendered:
     """The request as chunks, with its breakpoints as marks."""
     request = RequestSplit(MEMO, body)
-    model = request.take_model()
+    model = _take_model(request)
     raw = request.members.get("prompt_cache_options", NULL)
     options = decode_value(raw, _CacheOptions | None, "$.prompt_cache_options", request_error)
     ttl: Ttl = "12h" if options is not None and options.ttl == "12h" else "30m"
@@ -105,6 +105,15 @@ def split(
         request_markers=AUTOMATIC,
         automatic=None if options is not None and options.mode == "explicit" else ttl,
     )
+
+
+def _take_model(request: RequestSplit) -> str:
+    """The model; empty where a stored prompt decides it."""
+    if "prompt" in request.members and request.members.get("model", NULL) == NULL:
+        request.members.pop("model", None)
+        if bytes(request.members["prompt"])[:1] == b"{":
+            return ""
+    return request.take_model()
 
 
 def _split_instructions(raw: bytes) -> SplitSection | None:
