@@ -351,3 +351,16 @@ def test_sizes_of_cached_contents_are_not_trusted_either(
     assert found == kind
     assert 0 < billed <= bound
     assert (billed == bound) is (kind != "billed")
+
+
+def test_a_stored_response_of_disputed_size_can_be_continued(
+    daemon: TestedDaemon, provider: Answering
+) -> None:
+    """What it can have at most is held for it."""
+    called(daemon, provider, "openai_responses", 2**31, 3)
+    provider.body = responses(30, 3, stream=False).replace(b"resp_1", b"resp_2")
+    body = {**WIRES["openai_responses"][2], "previous_response_id": "resp_1"}
+    with daemon.client() as client:
+        answer = client.post("/v1/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    assert settled(daemon)[0] == "billed"
