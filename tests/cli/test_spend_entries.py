@@ -119,6 +119,12 @@ def test_only_an_administrator_corrects(daemon: TestedDaemon, run: Any) -> None:
         assert admin.post("/rpc", json=message).json()["result"]["after_nano_usd"] == NANO
         found = admin.post("/rpc", json=listing).json()["result"]["entries"]
         assert [one["kind"] for one in found] == ["correction", "billed"]
+        for wrong in (
+            {"limit": 0}, {"limit": 1001}, {"since": -1}, {"since": 1e308}, {"app": "\0"},
+            {"before": "\0"}, {"other": 1},
+        ):  # fmt: skip
+            answer = admin.post("/rpc", json={**listing, "params": wrong}).json()
+            assert answer["error"]["code"] == -32602, wrong
 
 
 WRONG = {

@@ -178,7 +178,7 @@ def provider() -> Iterator[Answering]:
 
 @pytest.fixture
 def daemon(provider: Answering, tmp_path: Path) -> Iterator[TestedDaemon]:
-    llm = {**GRANT["llm"], "allow": ["stored_responses"]}
+    llm = {**GRANT["llm"], "allow": ["stored_responses", "background"]}
     grant = {**GRANT, "llm": llm}
     with running_daemon(tmp_path, provider, extensions={"demo": grant}) as daemon:
         yield daemon
@@ -351,3 +351,35 @@ def test_sizes_of_cached_contents_are_not_trusted_either(
     assert found == kind
     assert 0 < billed <= bound
     assert (billed == bound) is (kind != "billed")
+
+
+def test_a_stored_response_of_disputed_size_can_be_continued(
+    daemon: TestedDaemon, provider: Answering
+) -> None:
+    """What it can have at most is held for it."""
+    called(daemon, provider, "openai_responses", 2**31, 3)
+    provider.body = responses(30, 3, stream=False).replace(b"resp_1", b"resp_2")
+    body = {**WIRES["openai_responses"][2], "previous_response_id": "resp_1"}
+    with daemon.client() as client:
+        answer = client.post("/v1/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    assert settled(daemon)[0] == "billed"
+
+
+def test_a_late_bill_is_not_trusted_either(daemon: TestedDaemon, provider: Answering) -> None:
+    """Of a response that is made in the background: its bill comes when the app fetches it."""
+    done = json.loads(responses(2**31, 3, stream=False))
+    provider.body = json.dumps({**done, "status": "queued", "output": [], "usage": None}).encode()
+    body = {**WIRES["openai_responses"][2], "background": True}
+    with daemon.client() as client:
+        assert client.post("/v1/responses", json=body).status_code == 200
+        kind, billed, bound, _ = settled(daemon)
+        assert (kind, billed) == ("bound", bound)
+        provider.body = json.dumps(done).encode()
+        assert client.get("/v1/responses/resp_1").status_code == 200
+    for _ in range(1000):
+        if (found := settled(daemon))[0] != "bound":
+            break
+        time.sleep(0.01)
+    assert found[:2] == ("disputed", bound)
+    assert len(exceeded(daemon)) == 1

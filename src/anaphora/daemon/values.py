@@ -117,6 +117,8 @@ class AppReply(msgspec.Struct, kw_only=True, eq=False):
     headers: tuple[tuple[str, str], ...] = ()
     """Of the provider's response, those that may be passed on."""
     usage: Usage = Usage()
+    most_usage: Usage | None = None
+    """The most that it can be, where the reported one cannot be true."""
     cost_usd: Decimal | None = None
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()

@@ -92,6 +92,13 @@ class CallBill:
         """Whether an attempt is held that has not been settled."""
         return self._hold is not None
 
+    @property
+    def most_usage(self) -> Usage | None:
+        """What the attempt can have used at most, where the reported usage cannot be true."""
+        if not self.disputed:
+            return None
+        return Usage(uncached=self.bound.input_tokens, output=self.bound.output_tokens)
+
     async def hold(self, target: Target) -> None:
         """Holds the bound of an attempt, or raises `Denied`."""
         self._hold = await self._tools.ledger.hold(

@@ -417,6 +417,7 @@ class DelegatedCall(Caller):
             body=flight.body if passes else None,
             headers=_passed(flight),
             usage=self._bill.usage,
+            most_usage=self._bill.most_usage,
             cost_usd=cost,
             verdict=flight.verdict,
             notices=without_details(record.notices),

@@ -77,7 +77,7 @@ def kept_objects(wire: str, request: dict[str, Any], reply: AppReply) -> Iterato
 
 def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
     stored = request.get("store") is not False and bool(reply.reply.id)
-    return kept_of_response(reply.reply, reply.usage, stored=stored)
+    return kept_of_response(reply.reply, reply.most_usage or reply.usage, stored=stored)
 
 
 def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
@@ -113,7 +113,7 @@ def _item_fields(part: Part) -> str:
 def _of_messages(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
     """Requests with these fields name the message before them."""
     if reply.reply.id and ("diagnostics" in request or "thread" in request):
-        yield "response", reply.reply.id, reply.usage.total
+        yield "response", reply.reply.id, (reply.most_usage or reply.usage).total
     extras = (reply.reply.extras or {}).get("anthropic")
     container = None if extras is None else _decode_extras(extras).container
     if container is not None and container.id:

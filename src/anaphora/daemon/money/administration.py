@@ -17,6 +17,7 @@ from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
 from anaphora.daemon.access.grants import NANO, dollars
 from anaphora.daemon.admin import Admin
+from anaphora.daemon.home.extensions import APP_ID
 from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
 from anaphora.errors import AnaphoraError, InvalidRequest
 
@@ -35,7 +36,7 @@ class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 class EntriesParams(_Params, frozen=True):
     app: str | None = None
-    since: float | None = None
+    since: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     """Seconds since 1970."""
     before: str = ""
     """The id of an entry: only earlier ones."""
@@ -64,6 +65,10 @@ class SpendAdmin:
 
     async def list_entries(self, params: EntriesParams) -> dict[str, Any]:
         """The newest first."""
+        if params.app is not None and not APP_ID.match(params.app):
+            raise InvalidRequest("is not the id of an app", path="app")
+        if params.before:
+            _check_id(params.before, "before")
         query = EntryQuery(
             app=params.app, since=params.since, before=params.before, limit=params.limit
         )
@@ -74,8 +79,7 @@ class SpendAdmin:
         amount = nano_usd_of(params.usd)
         reason = _text(params.reason, "reason", _LONGEST_REASON)
         by = _text(params.by, "by", _LONGEST_NAME)
-        if not _ID.fullmatch(params.entry):
-            raise InvalidRequest("is not the id of an entry", path="entry")
+        _check_id(params.entry, "entry")
         done = await self._store.correct(params.entry, amount, reason)
         warnings = []
         if done.booked:
@@ -137,6 +141,11 @@ def nano_usd_of(text: str) -> int:
     if nano != nano.to_integral_value():
         raise InvalidRequest("has more than nine decimals", path="usd")
     return int(nano)
+
+
+def _check_id(id: str, path: str) -> None:
+    if not _ID.fullmatch(id):
+        raise InvalidRequest("is not the id of an entry", path=path)
 
 
 def _text(text: str, path: str, longest: int) -> str:

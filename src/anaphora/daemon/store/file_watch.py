@@ -3,12 +3,14 @@ open. SQLite itself does not look: it would go on in a file without a name, or c
 another one.
 
 What the files must hold is in the index of the log (`-shm`), which SQLite shares between all that
-use the store: the format is described at sqlite.org/walformat.html. A look takes some microseconds,
-and is made within every transaction, before anything is written.
+use the store: the format is described at sqlite.org/walformat.html. A look is made within every
+transaction, before anything is written: five system calls, since the thread that writes may have to
+wait for Python's lock after each.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import struct
@@ -84,28 +86,30 @@ class WatchedFiles:
         try:
             for each in self._paths:
                 self._files.append(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
+            # Truncating the index ends the process, with or without this: SQLite maps it, too.
+            self._shared = mmap.mmap(self._files[2], _INDEX_BYTES, access=mmap.ACCESS_READ)
         except BaseException:
             self.close()
             raise
         self._identities = [_identity(os.fstat(file)) for file in self._files]
-        self._size = 0
-        self._header = b""
-        self._state: tuple[bytes, bytes] | None = None
-        self.note()
+        self._size = os.fstat(self._files[0]).st_size
+        self._header = os.pread(self._files[0], _HEADER, 0)
+        self._state = self._copied()
 
     def close(self) -> None:
         """After the connections: closing a file frees the locks that this process has on it."""
+        if hasattr(self, "_shared"):
+            self._shared.close()
         files, self._files = self._files, []
         for file in files:
             os.close(file)
 
     def note(self) -> None:
         """After a commit of this process, which may have copied the log into the store."""
-        store = self._files[0]
-        self._size = os.fstat(store).st_size
-        self._header = os.pread(store, _HEADER, 0)
-        index = self._index()
-        self._state = None if index is None else index.state
+        state = self._copied()
+        if state is None or state != self._state:
+            self._header = os.pread(self._files[0], _HEADER, 0)
+            self._state = state
 
     def check(self) -> None:
         """Raises `StoreDamaged`. Within a transaction: no other process writes meanwhile."""
@@ -136,8 +140,8 @@ class WatchedFiles:
 
     def _index(self) -> LogIndex | None:
         """None where its format is another one, or it is being written."""
-        data = os.pread(self._files[2], _INDEX_BYTES, 0)
-        if len(data) < _INDEX_BYTES or data[: _INDEX.size] != data[_INDEX.size : 2 * _INDEX.size]:
+        data = self._shared[:]
+        if data[: _INDEX.size] != data[_INDEX.size : 2 * _INDEX.size]:
             return None
         version, _, is_set, page, frames, pages, checksum, salts = _INDEX.unpack_from(data)
         if version != _INDEX_VERSION or not is_set:
@@ -151,6 +155,10 @@ class WatchedFiles:
             copied=data[_COPIED : _COPIED + 4] + data[_TRIED : _TRIED + 4],
         )
 
+    def _copied(self) -> tuple[bytes, bytes] | None:
+        index = self._index()
+        return None if index is None else index.state
+
     def _check_log(self, index: LogIndex, size: int) -> None:
         if not index.frames:
             return
@@ -158,9 +166,8 @@ class WatchedFiles:
         if size < index.log_bytes:
             raise StoreDamaged(name, "was truncated")
         last = os.pread(log, _FRAME_HEADER, index.log_bytes - index.frame)
-        salts = os.pread(log, 8, 16)
         # The checksum of a frame covers all frames before it.
-        if salts != index.salts or last[8:] != index.salts + index.checksum:
+        if last[8:] != index.salts + index.checksum:
             raise StoreDamaged(name, "was overwritten")
 
     def _check_header(self, index: LogIndex | None) -> None:
