@@ -414,6 +414,79 @@ def test_marker_inside_a_marked_tool_result() -> None:
     assert split("anthropic", splice("anthropic", plain, *marks)).marks == marks
 
 
+def in_turn(*blocks: Json) -> list[Json]:
+    """A text before these blocks, and a marked one behind them."""
+    marked = {"type": "text", "text": "b", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    return [{"type": "text", "text": "a"}, *blocks, marked]
+
+
+def inner_document(*blocks: Json) -> Json:
+    source = {"type": "content", "content": in_turn(*blocks), "note": []}
+    return {"type": "document", "source": source, "title": "T", "content": []}
+
+
+def inner_search(*blocks: Json) -> Json:
+    return {"content": in_turn(*blocks), "type": "search_result", "source": "https://e.example"}
+
+
+def inner_result(*blocks: Json) -> Json:
+    return {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": in_turn(*blocks),
+        "is_error": True,
+    }
+
+
+def inner_page(*blocks: Json) -> Json:
+    page = {"type": "web_fetch_result", "url": "u", "content": inner_document(*blocks)}
+    return {"type": "web_fetch_tool_result", "tool_use_id": "t", "content": page}
+
+
+@pytest.mark.parametrize(
+    ("block", "count"),
+    [
+        (inner_document(), 1),
+        (inner_search(), 1),
+        (inner_page(), 1),
+        (inner_result(inner_search(), inner_document()), 3),
+        (inner_result(inner_document(inner_search()), {"type": "new", "content": in_turn()}), 4),
+        ({**inner_document(), "cache_control": {"type": "ephemeral", "ttl": "1h"}}, 2),
+        ({"type": "new", "content": ["text", 7, *in_turn()], "source": {}}, 1),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_markers_inside_documents_and_search_results(
+    block: Json, count: int, indent: int | None
+) -> None:
+    """All of them are found, removed and put back, whatever the white space around them."""
+    message = {"role": "user", "content": [{"type": "text", "text": "x"}, block]}
+    body = json.dumps({"model": "m", "messages": [message]}, indent=indent).encode()
+    marked = split("anthropic", body)
+    assert len(marked.marks) == count == body.count(b"cache_control")
+    assert {mark.ttl for mark in marked.marks} == {"1h"}
+    without = splice("anthropic", body, replace=True)
+    assert b"cache_control" not in without
+    assert meaning("anthropic", without) == meaning("anthropic", body)
+    unmarked = split("anthropic", without)
+    assert (unmarked.marks, unmarked.data()) == ((), marked.data())
+    again = splice("anthropic", without, *marked.marks)
+    assert split("anthropic", again).marks == marked.marks
+    assert json.loads(again) == json.loads(body)
+
+
+def test_parsed_request_knows_the_markers_inside_documents() -> None:
+    """Rendered again it has no more markers than before."""
+    content = [inner_search(), {"type": "text", "text": "x"}, inner_document()]
+    request = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
+    codec = wire.get("anthropic")
+    call = codec.parse(json.dumps(request).encode())
+    rendered = codec.render(call, catalog.profile("anthropic", "m"))
+    assert [mark.chunk for mark in rendered.marks] == [0, 2]
+    sent = codec.assemble(rendered, Plan(marks=rendered.marks)).body.join()
+    assert sent.count(b"cache_control") == 2
+
+
 def test_empty_object_takes_a_marker() -> None:
     body = b'{"model":"m","tools":[{}],"messages":[{"role":"user","content":"x"}]}'
     spliced = splice("anthropic", body, Mark(0, "5m"))

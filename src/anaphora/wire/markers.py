@@ -29,6 +29,10 @@ Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
+#: How deep blocks are looked for in each other: a document in a tool result is at the third level.
+INNER_LEVELS = 16
+
+
 class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Where the requests of a wire take markers (`wire.splice`)."""
 
@@ -38,6 +42,9 @@ class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """The lists of blocks in a message: the first that the message has counts."""
     joined: str = ""
     """The one among them whose blocks are one chunk: its marker goes into the last block."""
+    inner: tuple[str, ...] = ()
+    """The members of a block that hold others, as `split` writes them anew: an inner block may
+    carry a marker, but for the objects in the last of these members."""
     text: bytes
     """A text block up to its text."""
     message: bytes = b""
@@ -58,7 +65,10 @@ ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 #: The wires whose blocks carry markers.
 MARKER_PLACES = {
     "anthropic": MarkerPlaces(
-        field="cache_control", text=b'{"type":"text","text":', automatic="cache_control"
+        field="cache_control",
+        inner=("content", "source"),
+        text=b'{"type":"text","text":',
+        automatic="cache_control",
     ),
     "openai_chat": MarkerPlaces(
         field="prompt_cache_breakpoint",

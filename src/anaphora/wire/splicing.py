@@ -24,7 +24,7 @@ from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
 from .body_memory import DecodedBody
-from .markers import MARKER_PLACES, MarkerPlaces
+from .markers import INNER_LEVELS, MARKER_PLACES, MarkerPlaces
 from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
 from .spans import (
     ByteSpan,
@@ -36,6 +36,7 @@ from .spans import (
     member_spans,
 )
 
+_OPEN_LIST, _OPEN_OBJECT = b"[{"
 #: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
 _Place = tuple[int, int | None]
 
@@ -251,30 +252,68 @@ class _Splicing:
 
     def _nested(self, block: ByteSpan, chunk: int, inside: int | None) -> _Target:
         """The block itself, or the one inside it whose end is at the offset `inside` of the chunk.
-        Chunks hold members without white space and without markers, so lengths are counted back
-        from the chunk's end."""
+        Chunks hold members without white space and without markers, and end with their block."""
         if inside is None:
             return _Target(block)
-        body = self._body
-        members = member_spans(body, block, "$")
-        listed = next((each for each in self._places.contents if each in members), "")
-        if not listed or is_text(body, members[listed].value):
-            raise InvalidRequest("no block inside this one to mark", path="plan.marks")
-        names = list(members)
-        after = {
-            each: msgspec.Raw(body[members[each].start : members[each].end])
-            for each in names[names.index(listed) + 1 :]
-            if each not in self._names
-        }
-        joined = listed == self._places.joined
-        # A joined list is moved to the end of its chunk, without the brackets behind it.
-        tail = 0 if joined else len(encode_members(after)) - (not after) + 1
-        offset = len(self._rendered.chunk(chunk).data) - tail
-        for element in reversed(self._elements(members[listed].value, "$")):
-            if offset - 1 == inside:
-                return _Target(element)
-            offset -= self._bare_size(element) + 1
+        size = len(self._rendered.chunk(chunk).data)
+        if self._places.joined:
+            return self._joined(block, size, inside)
+        bare, found = self._inner_blocks(block)
+        for end, inner in found:
+            if size - bare + end == inside:
+                return _Target(inner)
         raise InvalidRequest("no block inside this one to mark", path="plan.marks")
+
+    def _joined(self, block: ByteSpan, size: int, inside: int) -> _Target:
+        """One of the blocks in a joined list, which is moved to the end of its chunk, without the
+        brackets behind it: lengths are counted back from there."""
+        members = member_spans(self._body, block, "$")
+        listed = self._places.joined
+        if listed not in members or is_text(self._body, members[listed].value):
+            raise InvalidRequest("no block inside this one to mark", path="plan.marks")
+        for element in reversed(self._elements(members[listed].value, "$")):
+            if size - 1 == inside:
+                return _Target(element)
+            size -= self._bare_size(element) + 1
+        raise InvalidRequest("no block inside this one to mark", path="plan.marks")
+
+    def _inner_blocks(
+        self, block: ByteSpan, level: int = 0, *, is_block: bool = True
+    ) -> tuple[int, list[tuple[int, ByteSpan]]]:
+        """The size of a block as it stands in a chunk, and the blocks inside it at all levels: the
+        offset of the end of each."""
+        body, found = self._body, list[tuple[int, ByteSpan]]()
+        size = 1
+        for name, span in member_spans(body, block, "$").items():
+            if is_block and name in self._names:
+                continue
+            size += len(string(name)) + 1
+            values = self._inner_values(name, span) if level < INNER_LEVELS else None
+            if values is None:
+                size += span.end - span.start + 1
+                continue
+            listed, holds_blocks = body[span.start] == _OPEN_LIST, name != self._places.inner[-1]
+            size += listed
+            for value in values:
+                if body[value.start] != _OPEN_OBJECT:
+                    size += value.end - value.start + 1
+                    continue
+                bare, inner = self._inner_blocks(value, level + 1, is_block=holds_blocks)
+                found += [(size + end, each) for end, each in inner]
+                if holds_blocks:
+                    found.append((size + bare - 1, value))
+                size += bare + 1
+            size += listed + (not values)
+        return max(size, 2), found
+
+    def _inner_values(self, name: str, span: MemberSpan) -> list[ByteSpan] | None:
+        """The values of a member that holds other blocks; None for any other."""
+        first, inner = self._body[span.start], self._places.inner
+        if name not in inner or first not in (_OPEN_LIST, _OPEN_OBJECT):
+            return None
+        if first == _OPEN_OBJECT:
+            return [span.value]
+        return None if name == inner[-1] else self._elements(span.value, "$")
 
     def _bare_size(self, block: ByteSpan) -> int:
         """The size of a block without white space and markers."""

@@ -80,6 +80,9 @@ _ADDRESSES = frozenset({"url", "image_url", "video_url"})
 _BEGIN = 64
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 class InlineSpan(msgspec.Struct, frozen=True, gc=False):
     """Bytes of a medium: from `start` up to `end` in the value of a field of the body."""
 
@@ -159,18 +162,23 @@ class SpanFinder:
             return None
         if self._raw is None:
             self._raw = bytes(self._source)
-        written = msgspec.json.encode(text)
+        # Base64 is written as it is, and copied faster so.
+        written = text.encode() if '"' not in text and "\\" not in text else _encode(text)[1:-1]
         span = self._find(self._raw, written)
+        if span is None and (other := _encode(text)[1:-1]) != written:
+            written = other
+            span = self._find(self._raw, written)
         if span is None and b"/" in written:  # some writers escape it
             span = self._find(self._raw, written.replace(b"/", b"\\/"))
         return span
 
     def _find(self, raw: bytes, written: bytes) -> InlineSpan | None:
-        begin = written[:_BEGIN]
-        start = raw.find(begin, self._position)
-        while start >= 0:
-            if raw.startswith(written, start):
-                self._position = start + len(written)
-                return InlineSpan(self._field, start + 1, self._position - 1)
-            start = raw.find(begin, start + 1)
+        begin = b'"' + written[:_BEGIN]
+        start = raw.find(begin, self._position) + 1
+        while start > 0:
+            end = start + len(written)
+            if raw.startswith(b'"', end) and raw.startswith(written, start):
+                self._position = end + 1
+                return InlineSpan(self._field, start, end)
+            start = raw.find(begin, start) + 1
         return None

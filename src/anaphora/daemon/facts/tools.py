@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -71,22 +72,38 @@ _IN_TOOL = _FUNCTIONS | {"name", "tools", "type"}
 _IN_FUNCTION = frozenset({"name", "type"})
 
 
+#: Bytes up to which a list of tools is kept with what was found in it.
+_MOST_KEPT = 65_536
+
+
 class _Limited(msgspec.Struct):
     max_uses: int | None = None
 
 
 def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> None:
     """Adds the tools of a request's list."""
+    data = bytes(raw)
+    read = _known_list if len(data) <= _MOST_KEPT else _read_list
+    found.add(read(wire, path, data))
+
+
+def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
+    found = FoundTools()
     if wire == "gemini":
         for index, each in enumerate(raw_elements(raw, f"$.{path}")):
             _read_gemini(f"{path}[{index}]", each, found)
-        return
+        return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
-    listed = decode_value(raw, list[dict[str, msgspec.Raw]], f"$.{path}", request_error)
+    listed = decode_value(raw, list[Members], f"$.{path}", request_error)
     for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
         where = f"{path}[{index}]"
         _check_members(members, where, _IN_TOOL)
         _read_tool(where, head, found, legacy=path == "functions")
+    return found
+
+
+#: Many conversations have the same tools.
+_known_list = functools.lru_cache(maxsize=64)(_read_list)
 
 
 def read_tool(path: str, tool: Any, found: FoundTools) -> None:

@@ -49,6 +49,7 @@ from anaphora.values import (
     Tool,
     ToolCall,
     ToolResult,
+    Ttl,
     Url,
 )
 from anaphora.wire.params import NO_CACHE_PLAN
@@ -73,6 +74,7 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
+from .inner_blocks import holds_blocks, take_inner_marks
 from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, take_marker
 from .types import MEMO, MESSAGE_FIELDS, WIRE
 
@@ -132,6 +134,8 @@ class BlockReader:
         if type(block) is OtherBlock:
             members = {name: raw for name, raw in block.members.items() if name != "type"}
             marker = take_marker(members, self.path(position), self.fail)
+            inner = self._inner_marker(block.tag, members, position)
+            marker = marker or inner
             part = _opaque(block.tag, members)
         else:
             if block.cache_control is not None:
@@ -149,10 +153,21 @@ class BlockReader:
             elif type(block) is types.RedactedBlock:
                 part = Thinking(data=block.data, provider=WIRE, extras=_extras(unknown))
             else:
-                part = self._media(block, unknown, position)
+                part, inner = self._media(block, unknown, position)
+                marker = marker or inner
         if marker is not None:
             self.marks.append(PartMark(f"m{self.message}", position, *marker))
         return part
+
+    def _inner_marker(
+        self, kind: str, members: Members, position: tuple[int, ...]
+    ) -> tuple[Ttl, Extras | None] | None:
+        """Takes the markers of inner blocks out of a block that is not read: it gets the last one
+        itself, so that each marker of the request is known."""
+        if not holds_blocks(kind, members):
+            return None
+        marks = take_inner_marks(members, self.path(position), self.fail)
+        return (marks[-1][1], None) if marks else None
 
     def _tool_result(
         self, block: types.ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
@@ -178,7 +193,8 @@ class BlockReader:
         block: types.ImageBlock | types.DocumentBlock,
         unknown: Unknown | None,
         position: tuple[int, ...],
-    ) -> Image | Document | Opaque:
+    ) -> tuple[Image | Document | Opaque, tuple[Ttl, Extras | None] | None]:
+        """The part, and the marker of a block inside it."""
         source = self._source(block.source, position)
         is_image = isinstance(block, types.ImageBlock)
         if source is None:
@@ -187,10 +203,12 @@ class BlockReader:
             for name in ("title", "context"):
                 if (text := getattr(block, name, None)) is not None:
                     members[name] = msgspec.Raw(string(text))
-            return _opaque("image" if is_image else "document", members)
+            kind = "image" if is_image else "document"
+            marker = self._inner_marker(kind, members, position)
+            return _opaque(kind, members), marker
         if isinstance(block, types.ImageBlock):
-            return Image(source, extras=_extras(unknown))
-        return Document(source, block.title, block.context, _extras(unknown))
+            return Image(source, extras=_extras(unknown)), None
+        return Document(source, block.title, block.context, _extras(unknown)), None
 
     def _source(self, raw: msgspec.Raw, position: tuple[int, ...]) -> Source | None:
         """None for sources that `Source` cannot hold: their block stays opaque."""

@@ -60,6 +60,8 @@ TOOL_RESULT = b'{"type":"tool_result","tool_use_id":%b,"content":['
 BEFORE_BRACE = -1
 
 _DEFERRED = "defer_loading"
+#: Blocks that are opaque where their source is.
+_MEDIA = ("image", "document")
 
 _BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
 UNSIGNED = Notice(
@@ -293,7 +295,8 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
     """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
     if isinstance(part, Opaque):
-        return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
+        markable = part.kind in MARKABLE_OPAQUE or part.kind in _MEDIA
+        return Kind.OTHER, BEFORE_BRACE if markable else None, _opaque
     check_part(part, ENCODERS)
     if assistant and type(part) is Text and part.text.isspace():
         return Kind.TEXT, None, _assistant_text

@@ -8,16 +8,12 @@ white space between the members of a block.
 from __future__ import annotations
 
 import functools
-from typing import TypeAlias
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
-from anaphora.values import (
-    Section,
-    Ttl,
-)
+from anaphora.values import Section
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.reading import (
     Members,
@@ -40,6 +36,7 @@ from anaphora.wire.splitting import (
     required_text,
 )
 
+from .inner_blocks import Marks, holds_blocks, take_inner_marks
 from .messages import RoleWithFields
 from .params import MARKERS, PARAMS, PATH, take_marker
 from .parts import placed
@@ -55,8 +52,6 @@ _KINDS = {
     "thinking": Kind.THINKING,
     "redacted_thinking": Kind.THINKING,
 }
-#: The offsets of markers in a block (None: at its end), and their TTLs.
-_Marks: TypeAlias = list[tuple[int | None, Ttl]]
 _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
@@ -155,8 +150,8 @@ def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
 def _split_block(raw: msgspec.Raw, path: str) -> SplitBlock:
     members, marks = _unmarked(raw, path)
     kind = required_text(members, "type", path)
-    if kind == "tool_result" and bytes(members.get("content", b""))[:1] == b"[":
-        marks = [*_take_inner_marks(members, f"{path}.content"), *marks]
+    if holds_blocks(kind, members):
+        marks = [*take_inner_marks(members, path, request_error), *marks]
     splice = BEFORE_BRACE if kind in _MARKABLE and not _is_blank_block(members) else None
     return SplitBlock(_KINDS.get(kind, Kind.OTHER), encode_members(members), splice, marks)
 
@@ -173,24 +168,7 @@ def _is_blank(text: bytes) -> bool:
     return not known_text({"text": msgspec.Raw(text)}, "text").strip()
 
 
-def _take_inner_marks(members: Members, path: str) -> _Marks:
-    """Takes the markers out of the blocks in a tool result; where they stood in its bytes."""
-    names = list(members)
-    before = {name: members[name] for name in names[: names.index("content")]}
-    offset = len(encode_members({**before, "content": msgspec.Raw(b"")})) - 1 + len(b"[")
-    blocks: list[bytes] = []
-    marks: _Marks = []
-    for index, block in enumerate(list_elements(members["content"], path, request_error)):
-        inner, own = _unmarked(block, f"{path}[{index}]")
-        blocks.append(encode_members(inner))
-        offset += len(blocks[-1])
-        marks += [(offset - 1, ttl) for _, ttl in own]
-        offset += len(b",")
-    members["content"] = msgspec.Raw(b"[" + b",".join(blocks) + b"]")
-    return marks
-
-
-def _unmarked(raw: msgspec.Raw, path: str) -> tuple[Members, _Marks]:
+def _unmarked(raw: msgspec.Raw, path: str) -> tuple[Members, Marks]:
     """The members of a block without its marker. A block has the same bytes with and without one:
     it is always written anew."""
     members = object_members(raw, path, request_error)
