@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.daemon import GRANT, TestedDaemon, create_home, running_daemon, started_daemon
 from support.delegation import app_of
-from support.honest_apps import Chat, charges
+from support.honest_apps import SYSTEM, Chat, charges
 from support.rpc_calls import RpcClient
 from support.ui import viewer
 
@@ -136,6 +136,33 @@ def test_call_that_can_cost_more_than_the_limit(emu: Emulator, tmp_path: Path) -
         assert not re.search(r"\d|\$", message["message"])
         with RpcClient(daemon) as rpc:
             assert "resets_at" not in rpc.error("llm.complete", **CALL)["data"]
+
+
+@pytest.mark.parametrize("socket", [False, True])
+def test_json_rpc_shows_what_a_call_costs_alone(
+    socket: bool, emu: Emulator, tmp_path: Path
+) -> None:
+    """The results of both methods, and `llm.explain`."""
+    apps = ("one", "two")
+    call = {
+        "provider": "deepseek", "model": "deepseek-v4-flash", "system_prompt": SYSTEM,
+        "messages": QUESTION, "max_tokens": 64,
+    }  # fmt: skip
+    tokens = create_home(tmp_path / "home", emu, extensions=dict.fromkeys(apps, GRANT))
+    seen: dict[str, list[Any]] = {}
+    with started_daemon(tmp_path / "home", tokens) as daemon:
+        for app in apps:
+            with RpcClient(daemon, app, socket=socket) as rpc:
+                answers = [rpc.call(method, **call) for method in METHODS]
+                [id] = [each["request_id"] for each in answers if "request_id" in each]
+                explained = rpc.call("llm.explain", request_id=id)
+            seen[app] = [
+                *([each.get("usage"), each.get("cost_usd")] for each in answers),
+                {name: explained[name] for name in ("usage", "cost_usd", "verdict")},
+            ]
+    assert seen["one"] == seen["two"]
+    charged = [billed for billed, _ in charges(tmp_path / "home").values()]
+    assert len(set(charged)) > 1
 
 
 def test_own_page_shows_the_spend_of_an_app_alone(emu: Emulator, tmp_path: Path) -> None:
