@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.daemon import TestedDaemon, running_daemon
+from support.daemon import NO_TLS, TestedDaemon, create_home, running_daemon
 from support.ended_calls import (
     BILL,
     HALF,
@@ -39,6 +40,7 @@ from support.ended_calls import (
 from support.held_provider import HeldProvider, held_provider
 from support.ledgers import rows
 from support.rpc_calls import RpcClient, request
+from support.socket_upstream import PATIENCE
 
 from anaphora.daemon.access.identity import ADMIN
 
@@ -283,6 +285,39 @@ def test_stopping_daemon_reads_on_until_the_drain_is_over(
     assert rows(daemon.home / "store.sqlite", "SELECT * FROM holds") == []
     messages = [line["message"] for line in daemon.log_lines() if "message" in line]
     assert any("1 of them are read on" in each for each in messages), messages
+
+
+def test_sigterm_waits_for_what_is_read_on(provider: HeldProvider, tmp_path: Path) -> None:
+    """A process that is told to stop ends when the bill has come."""
+    home, llm = tmp_path / "home", llm_yaml(provider)
+    token = create_home(home, provider, extensions={"demo": grant(llm)}, llm=llm)["demo"].reveal()
+    path, body = call_of("gemini")
+    headers = {"authorization": f"Bearer {token}", "anaphora-provider": "gemini-row"}
+    transport = httpx.HTTPTransport(uds=str(home / "anaphora.sock"), verify=NO_TLS)
+    command = [sys.executable, "-m", "anaphora", "serve", "--home", str(home)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # it has ended, unless the test fails
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, b"")
+        assert any(b"serving at" in line for line in lines)
+        with (
+            httpx.Client(transport=transport, base_url="http://localhost", headers=headers) as http,
+            http.stream("POST", path, json=body, timeout=PATIENCE) as response,
+        ):
+            assert b"harbour " in next(response.iter_raw())
+        assert any(b'"message":"request"' in line for line in lines), "the app was not let go"
+        process.send_signal(signal.SIGTERM)
+        assert any(b"1 of them are read on" in line for line in lines)
+        assert provider.is_answering
+        provider.go_on()
+        for _ in lines:
+            pass
+        assert process.wait(PATIENCE) == 0
+    settled = rows(home / "store.sqlite", "SELECT kind, billed FROM entries")
+    assert settled == [("billed", BILL)]
 
 
 # ── The attack ───────────────────────────────────────────────────────────────────────────────────

@@ -44,7 +44,7 @@ DIALECTS = {
     "moonshot": "unknown",
 }
 PRICES = {"*": {"input": 1, "output": 10}}
-APPS = 80
+APPS = 40
 
 
 def provider_entry(provider: HeldProvider, **fields: Any) -> dict[str, Any]:
