@@ -104,7 +104,7 @@ BROWSER_FILES = """
 LONG_FILES = """
     client/test_late_verdicts test_bare_install engines/test_client_prediction wire/test_laws
     client/test_faults test_docs cli/test_watch
-    daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
+    daemon/test_crash_points daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
     daemon/test_ledger_kills client/test_secrets client/test_fan_out_batches cli/test_demo
     catalog/test_price_table cli/test_exit_codes
     daemon/nodes/test_ledger_processes cli/test_ask
