@@ -218,6 +218,13 @@ def _read(
     return replace(request, conversation=conversation, hints=hints)
 
 
+def _answering_model(answer: Reply | None) -> str:
+    """The model of a request that names none: a stored prompt decides it."""
+    if answer is None or not answer.model:
+        raise InvalidRequest("the request names no model; pass --model", path="model")
+    return answer.model
+
+
 def request_of(
     logged: LoggedCall,
     place: str,
@@ -243,17 +250,11 @@ def request_of(
         chained = chains.complete(members, hints)
     rendered = codec.split(chained or body, path=defaults.path or logged.path)
     answer, failure = read_reply(logged, codec) if reply is None else reply
-    model = defaults.model or logged.model or rendered.model
-    hides_prompt = not model
-    if hides_prompt and answer is not None:
-        # A stored prompt has its own model, and the one that answered is known.
-        model = answer.model
-        rendered = replace(rendered, model=model)
-    if not model:
-        raise InvalidRequest("the request names no model; pass --model", path="model")
+    named = defaults.model or logged.model or rendered.model
+    model = named or _answering_model(answer)
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
-    rendered = for_model(rendered, profile)
+    rendered = for_model(rendered if named else replace(rendered, model=model), profile)
     if chains is not None and answer is not None and wire.features(rendered.wire).stores_responses:
         written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
@@ -264,7 +265,7 @@ def request_of(
         began=logged.began,
         usage=None if answer is None or answer.usage.uncached is None else answer.usage,
         route=logged.host,
-        complete=not hides_prompt and (not hints.previous_reply or chained is not None),
+        complete=bool(named) and (not hints.previous_reply or chained is not None),
     )
     return SentRequest(
         place=place,
