@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from support.daemon import KEY, llm_yaml, running_daemon
+from support.honest_apps import charges, provider_bills
 from support.warm_daemon import (
     CANARY,
     MINUTE,
@@ -337,9 +338,9 @@ def test_no_refresh_while_a_call_of_the_conversation_runs(
 
 @pytest.mark.parametrize("apps", [("demo",), ("demo", "other")])
 def test_apps_with_one_provider_pay_for_their_own(
-    warm: Callable[..., Any], apps: tuple[str, ...]
+    warm: Callable[..., Any], apps: tuple[str, ...], emu: Emulator, tmp_path: Path
 ) -> None:
-    """Each app sees what its refreshes would have cost alone."""
+    """Each app sees what its refreshes would have cost alone, and is charged the bill."""
     with warm(demo=grant(), other=grant()) as running:
         chats = [Conversation(running, app=app) for app in apps]
         for chat in chats:
@@ -352,6 +353,9 @@ def test_apps_with_one_provider_pay_for_their_own(
             verdict = chat.explained()["verdict"]
             assert verdict["result"] == "hit"
             assert 0 < Decimal(verdict["kept_warm_usd"]) < Decimal("0.02")
+        assert running.refreshes()
+    charged = sorted(billed for billed, _ in charges(tmp_path / "home").values())
+    assert charged == sorted(bill.nano_usd for bill in provider_bills(emu).values())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
