@@ -478,9 +478,13 @@ class DelegatedStream:
         waited.reading = True
         try:
             piece = await anext(self._pieces, None)
+        except Exception as problem:
+            if not waited.is_left:
+                raise
+            waited.note(problem)
         finally:
             waited.reading = False
-        if waited.is_left:
+        if waited.is_left:  # nothing more may be written for the app
             raise asyncio.CancelledError
         return piece
 

@@ -28,6 +28,9 @@ T = TypeVar("T")
 MOST_READ_ON = 16
 """Calls of an app that are read on at the same time."""
 
+#: Seconds between two cancellations of what is read on.
+_CLOSE_SECONDS = 1.0
+
 _log = logging.getLogger("anaphora.daemon")
 
 
@@ -90,7 +93,9 @@ class ReadOnCalls:
         """The same; returns when all are settled."""
         self.stop()
         while tasks := self._reading | self._closing:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+            for task in self._reading:  # one may have begun to be read on in the same moment
+                task.cancel()
 
 
 class WaitedCall:
@@ -126,6 +131,7 @@ class WaitedCall:
         except asyncio.CancelledError as problem:
             if waiting.done() and not waiting.cancelled():
                 waiting.exception()  # retrieved: the app has gone in the same moment
+            self._task.add_done_callback(lambda _: work.close())  # where it never began
             self._leave(problem)
             raise
         finally:
@@ -149,8 +155,13 @@ class WaitedCall:
             raise problem
         if not self.is_left:
             self._tell(problem)
-        elif not isinstance(problem, AnaphoraError | asyncio.CancelledError):
-            # What becomes of the call is in the ledger and in the audit log.
+        elif isinstance(problem, Exception):
+            self.note(problem)
+
+    def note(self, problem: Exception) -> None:
+        """A failure after the app has gone. What became of the call is in the ledger and in the
+        audit log; the log has what should not happen."""
+        if not isinstance(problem, AnaphoraError):
             log(logging.ERROR, f"{type(problem).__name__} after the app had gone", problem)
 
     def _tell(self, problem: BaseException) -> None:
