@@ -428,6 +428,27 @@ def test_text_that_looks_like_an_image_stays_text() -> None:
     assert with_block("anthropic", hidden).media.inline == 0
 
 
+@each_row("depth", [0, 1, 2])
+def test_lifetimes_of_markers_are_found_in_inner_blocks(depth: int) -> None:
+    """They are part of the price that a call can have."""
+    block: Any = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    for _ in range(depth + 1):
+        block = {"type": "document", "source": {"type": "content", "content": [block]}}
+    assert with_block("anthropic", block).cache_ttls == ("1h",)
+
+
+def test_each_medium_is_excepted_once() -> None:
+    """Two equal images are two spans; one inside another is text."""
+    image = {"type": "image", "source": {"type": "base64", "data": DATA}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [image, image]}
+    media = with_block("anthropic", result).media
+    assert (media.images, media.inline) == (2, 2 * len(DATA))
+    first, second = media.spans
+    assert first.end < second.start
+    nested = {"type": "image", "source": {"type": "image", "data": DATA, "source": image}}
+    assert with_block("anthropic", nested).media.spans == ()
+
+
 @pytest.mark.parametrize(
     ("wire", "block"),
     [
