@@ -12,6 +12,8 @@ import re
 _CONTROL = (
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
+#: Of these, those of the direction of text, as ranges of a regular expression.
+DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -21,9 +23,9 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with control characters as escapes (`\\u001b`), but for those in `keep`. For all
-    text of apps and providers that is shown: in a terminal it could move the cursor or clear the
-    screen, in a table or a log pass for another row."""
+    """The text with control characters as escapes (`\\u001b`), but for those in `keep`, which
+    may hold ranges. For all text of apps and providers that is shown: in a terminal it could move
+    the cursor or clear the screen, in a table or a log pass for another row."""
     if text.isascii() and text.isprintable():
         return text
     return _pattern(keep).sub(_escape, text)

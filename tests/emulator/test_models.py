@@ -160,6 +160,21 @@ def test_model_is_refused_from_the_day_it_retires() -> None:
     assert b"no longer available" in gemini.body
 
 
+def test_announced_date_counts_when_the_clock_is_moved(emu: Emulator) -> None:
+    """Claude Sonnet 4.5 retires after the catalog was made: a suite that uses it goes on."""
+    model, later = "claude-sonnet-4-5", datetime.datetime(2027, 6, 1, tzinfo=datetime.UTC)
+    retires = catalog.profile("anthropic", model).retires
+    assert retires is not None
+    assert catalog.models_date("anthropic") < retires.value < later.date()
+    engine = Engine()
+    for offset in (0.0, 3600.0):  # a cache entry has expired
+        engine.offset = offset
+        assert ask(engine, "/v1/messages", "anthropic", model, later).status == 200
+    body = {"model": model, **BODIES["anthropic"]}
+    httpx.post(f"{emu.url}/_emulator/clock", json={"set": later.timestamp()})
+    assert httpx.post(f"{emu.url}/v1/messages", json=body, headers=HEADERS).status_code == 404
+
+
 def test_any_model_takes_retired_ones() -> None:
     engine = Engine(EmulatorOptions(any_model=True))
     assert ask(engine, "/v1/chat/completions", "openai_chat", RETIRED).status == 200

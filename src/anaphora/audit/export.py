@@ -170,4 +170,5 @@ def _cell(value: Any, kind: str) -> str:
     text = str(value)
     # A spreadsheet would run a name that begins like a formula, also behind white space.
     is_formula = kind == "string" and text.lstrip()[:1] in ("=", "+", "-", "@")
-    return f"'{visible(text)}" if is_formula else visible(text)
+    shown = visible(text, keep="\t")
+    return f"'{shown}" if is_formula else shown

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 import htpy
 
 from anaphora import __version__
-from anaphora.wording import visible
+from anaphora.wording import DIRECTIONS, visible
 
 from .figures import moment, plain_name
 from .site import PageContent, Site
@@ -65,8 +65,8 @@ def document(site: Site, content: PageContent, view: View, names: Names, path: s
 
 def page_bytes(page: str) -> bytes:
     """The HTML without control characters of apps and providers; markup has none but line breaks.
-    Those of the direction of text could show a name as another."""
-    return visible(page, keep="\n\r\t").encode()
+    Those of the direction of text stay: `<bdi>` isolates names, and blocks isolate texts."""
+    return visible(page, keep="\n\r\t" + DIRECTIONS).encode()
 
 
 def _header(site: Site, view: View, path: str) -> htpy.Element:

@@ -31,7 +31,7 @@ from .generator import Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
-from .models import available_models, check_model, model_error
+from .models import ModelClock, check_model, model_error
 from .replies.script import Script
 from .replies.text import IdGenerator
 
@@ -232,7 +232,8 @@ class Engine:
             if profile.id == route.name:
                 return dumps(host.model_fields(profile))
         profile = catalog.profile(route.provider, route.name)
-        problem = model_error(profile, host.wire, request.now)
+        retired = ModelClock(request.now, self.offset).has_retired(profile)
+        problem = model_error(profile, host.wire, retired=retired)
         problem.status = 404  # of a path, on every wire
         raise problem
 
@@ -240,7 +241,7 @@ class Engine:
         """The models of the provider, those that it has retired with `any_model` only."""
         if self.options.any_model:
             return catalog.models(request.route.provider)
-        return available_models(request.route.provider, request.now)
+        return ModelClock(request.now, self.offset).models(request.route.provider)
 
     def _count(self, request: RoutedRequest) -> int:
         try:
@@ -268,7 +269,8 @@ class Engine:
 
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
         if not self.options.any_model:
-            check_model(facts.profile, request.host.wire, request.now)
+            clock = ModelClock(request.now, self.offset)
+            check_model(facts.profile, request.host.wire, clock)
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""

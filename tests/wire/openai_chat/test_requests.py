@@ -296,6 +296,39 @@ def test_parameter_round_trip(params: dict[str, Any], data: bytes) -> None:
     assert unusual.extras == {"openai_chat": '{"logprobs":true}'}
 
 
+def test_legacy_function_call_is_read_as_a_tool_call() -> None:
+    """A result with the role `function` answers the `function_call` before it."""
+    body = json.dumps(
+        {
+            "model": "gpt-4o",
+            "messages": [
+                {"role": "user", "content": "Weather?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "function_call": {"name": "look", "arguments": '{"a":1}'},
+                },
+                {"role": "function", "name": "look", "content": "Sunny."},
+            ],
+        }
+    ).encode()
+    _, called, answered = parsed(body).ir.body_chat()
+    assert called.parts == (ToolCall("call_1", "look", '{"a":1}'),)
+    assert answered.role == "tool"
+    assert answered.parts == (ToolResult("call_1", "Sunny.", name="look"),)
+    sent, notices = encoded(parsed(body))
+    messages = json.loads(sent)["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == "call_1"
+    assert not notices
+
+
+def test_function_message_without_a_call_is_read() -> None:
+    body = b'{"model":"gpt-4o","messages":[{"role":"function","name":"f","content":"1"}]}'
+    (message,) = parsed(body).ir.body_chat()
+    assert message.parts == (ToolResult("call_0", "1", name="f"),)
+
+
 def test_stop_sequences_round_trip() -> None:
     """Of a model that takes them: gpt-5 does not."""
     body = b'{"model":"gpt-4.1","messages":[' + HI + b'],"stop":["a","b"]}'

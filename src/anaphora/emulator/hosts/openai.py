@@ -37,6 +37,7 @@ from anaphora.wire.openai_responses.parse import input_items
 from .host import (
     MODELS_CREATED,
     CompleteBody,
+    EmulatorRoute,
     Host,
     Operation,
     ReplyContext,
@@ -170,18 +171,17 @@ class OpenAIChatHost(OpenAIHost):
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         if request.route.operation == "model_delete":
-            raise self._no_deletion(request)
+            raise self._no_deletion(request.route)
         if request.route.operation.startswith(("file", "batch")):
             return self._files.handle(request)
         return self._completions.handle(request)
 
-    def _no_deletion(self, request: RoutedRequest) -> Upstream:
+    def _no_deletion(self, route: EmulatorRoute) -> Upstream:
         """Only fine-tuned models can be deleted, and no workspace has one."""
-        route = request.route
         if any(profile.id == route.name for profile in catalog.models(route.provider)):
             reason = f"The model `{route.name}` is not a fine-tuned model of your organization."
             return Forbidden(reason, status=403)
-        return model_error(catalog.profile(route.provider, route.name), self.wire, request.now)
+        return model_error(catalog.profile(route.provider, route.name), self.wire)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         self._completions.keep(request, reply)
