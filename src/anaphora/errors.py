@@ -48,7 +48,6 @@ Messages contain no keys, prompt text or reply text.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
@@ -195,8 +194,9 @@ class Upstream(AnaphoraError):
 
     def restated(self, message: str) -> Self:
         """The same error with another message."""
-        other = copy.copy(self)
-        other.args = (message,)
+        kind = type(self)
+        other = kind.__new__(kind, message)
+        vars(other).update(vars(self))
         if other.details is not None:
             other.details = {**other.details, "message": message}
         return other

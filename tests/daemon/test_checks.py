@@ -112,6 +112,7 @@ REFUSED = [
     ("openai_responses", {"previous_response_id": "r"}, "previous_response_id", "stored_responses"),
     ("gemini", {"cachedContent": "c"}, "cachedContent", "stored_responses"),
     ("openai_chat", {"service_tier": "priority"}, "service_tier", "service_tiers"),
+    ("openai_responses", {"prompt": {"id": "pmpt_1"}}, "prompt", "stored_prompts"),
     ("anthropic", {"speed": "fast"}, "speed", "service_tiers"),
     ("openai_chat", {"unheard": 1}, "unheard", "fields"),
     ("gemini", {"generationConfig": {"unheard": 1}}, "generationConfig.unheard", "fields"),

@@ -473,6 +473,23 @@ def test_part_with_a_member_under_two_names_is_rejected() -> None:
         with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
 
 
+def test_stored_prompt_is_found() -> None:
+    for prompt, found in (({"id": "pmpt_1"}, True), ("pmpt_1", True), (None, False)):
+        assert facts_of("openai_responses", {"prompt": prompt}).stored_prompt is found
+
+
+def test_whole_numbers_of_gemini_may_be_floats() -> None:
+    config = {"maxOutputTokens": 16.0, "candidateCount": 2.0}
+    facts = facts_of("gemini", {"contents": [], "generationConfig": config})
+    assert (facts.max_tokens, facts.n) == (16, 2)
+    assert type(facts.max_tokens) is int
+    for wrong in ({"maxOutputTokens": 16.5}, {"candidateCount": True}):
+        with pytest.raises(InvalidRequest):
+            facts_of("gemini", {"contents": [], "generationConfig": wrong})
+    with pytest.raises(InvalidRequest):
+        facts_of("anthropic", {"max_tokens": 16.0, "messages": []})
+
+
 def test_files_that_an_answer_cited_are_no_handles() -> None:
     citation = {"type": "char_location", "file_id": "file_1", "cited_text": "tea"}
     document = {"type": "document", "source": {"type": "text", "data": "tea"}}
@@ -529,7 +546,7 @@ UNKNOWN = [
     ("openai_chat", {"modalities": ["text", "audio"]}, "modalities"),
     ("openai_chat", {"plugins": [{"id": "web"}]}, "plugins"),
     ("openai_chat", {"stream_options": {"new": 1}}, "stream_options.new"),
-    ("openai_responses", {"prompt": {"id": "pmpt_1"}}, "prompt"),
+    ("openai_chat", {"prompt": {"id": "pmpt_1"}}, "prompt"),
     ("openai_responses", {"reasoning": {"mode": "pro"}}, "reasoning.mode"),
     ("openai_responses", {"context_management": []}, "context_management"),
     ("gemini", {"generationConfig": {"new": 1}}, "generationConfig.new"),

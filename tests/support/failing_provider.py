@@ -46,7 +46,9 @@ class FailingProvider:
     def fail(self, status: int, body: Any, *headers: str) -> None:
         self.later = ()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} x", f"content-length: {len(data)}", *headers]
+        length = f"content-length: {len(data)}"
+        # A client that keeps the connection would find it closed.
+        lines = [f"HTTP/1.1 {status} x", length, "connection: close", *headers]
         self.data = "\r\n".join([*lines, "", ""]).encode() + data
 
     def stream_pieces(self, first: str, *later: str) -> None:

@@ -87,6 +87,9 @@ def check_prompt(
     those of the request that the facts are of, `elements` its messages where they are known."""
     if grant.approved_prompt is None:
         return
+    if facts.stored_prompt:
+        reason = "a stored prompt holds instructions, but the grant approves one prompt"
+        raise NotGranted(reason, param="prompt")
     if facts.late_tools:
         reason = "messages change the tools, but the grant approves one prompt"
         raise NotGranted(reason, param="messages")
@@ -161,6 +164,8 @@ def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, 
             stored.append((f"a stored {kind.replace('_', ' ')}", param))
     if stored:
         needed.append(("stored_responses", stored))
+    if facts.stored_prompt:
+        needed.append(("stored_prompts", [("a stored prompt", "prompt")]))
     if facts.tiers:
         tiers = [(f"service tier {tier!r}", param) for param, tier in facts.tiers]
         needed.append(("service_tiers", tiers))

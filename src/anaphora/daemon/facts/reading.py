@@ -11,7 +11,7 @@ and tool calls. A field of the wrong type is an `InvalidRequest`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -181,7 +181,7 @@ class _Reading:
     def _limit(self, name: str, raw: msgspec.Raw) -> None:
         if raw == NULL:
             return
-        limit = _whole(raw, name, least=None)
+        limit = _whole(raw, name, least=None, floats=self._known.snake_case)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
         if limit < self._known.smallest_limit:
@@ -234,7 +234,7 @@ class _Reading:
 
     def _choices(self, name: str, raw: msgspec.Raw) -> None:
         if raw != NULL:
-            self._values["n"] = _whole(raw, name, least=1)
+            self._values["n"] = _whole(raw, name, least=1, floats=self._known.snake_case)
 
     def _tier(self, name: str, raw: msgspec.Raw) -> None:
         tier = _text(raw, name)
@@ -308,6 +308,9 @@ class _Reading:
         if any(each.lower() != "text" for each in listed):
             self._unbounded.append(name)
 
+    def _stored_prompt(self, _: str, raw: msgspec.Raw) -> None:  # noqa: ARG002
+        self._values["stored_prompt"] = True
+
     def _prediction(self, _: str, raw: msgspec.Raw) -> None:
         self._values["predicted"] = memoryview(raw).nbytes
 
@@ -367,6 +370,7 @@ class _Edits(msgspec.Struct):
     edits: list[_Edit] | None = None
 
 
+_WholeFloat: Any = int | Annotated[float, msgspec.Meta(multiple_of=1)]
 _Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
 
 
@@ -413,6 +417,7 @@ _READERS: dict[str, _Read] = {
     "reasoning": _Reading._reasoning,
     "modalities": _Reading._modalities,
     "prediction": _Reading._prediction,
+    "prompt": _Reading._stored_prompt,
     "context_management": _Reading._context_edits,
 }
 
@@ -441,8 +446,10 @@ def _text(raw: msgspec.Raw, name: str) -> str:
     return value
 
 
-def _whole(raw: msgspec.Raw, name: str, *, least: int | None) -> int:
-    value: int = decode_value(raw, int, f"$.{name}", request_error)
+def _whole(raw: msgspec.Raw, name: str, *, least: int | None, floats: bool = False) -> int:
+    """`floats`: Google takes 50.0 for 50."""
+    kind = _WholeFloat if floats else int
+    value = int(decode_value(raw, kind, f"$.{name}", request_error))
     if least is not None and value < least:
         raise request_error(f"must be at least {least}, not {value}", f"$.{name}")
     return value

@@ -79,6 +79,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of markers inside blocks that hold more than text."""
     late_tools: bool = False
     """Messages add tools or take them away."""
+    stored_prompt: bool = False
+    """The provider has a model, instructions and tools that the request does not show."""
 
     @property
     def model(self) -> str:

@@ -75,6 +75,8 @@ def cost_bound(
     """
     input_tokens, output_tokens = 0, 0
     try:
+        if facts.stored_prompt:
+            raise _NoBound("a stored prompt hides its model and size")
         if facts.unbounded:
             raise _NoBound(f"the cost of {facts.unbounded[0]} cannot be foreseen")
         most = bounds_of(target.endpoint.system, target.model)
