@@ -30,7 +30,8 @@ _WRITTEN_AS: dict[int, type[Upstream]] = {
 _OVERLOADED = (None, 503, 529)
 #: Names of organisations, projects and workspaces.
 _ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
-_WORDS = re.compile(r"[^\s'\"`,;()<>]+")
+#: As long as a key is at least.
+_WORDS = re.compile(r"[^\s'\"`,;()<>]{12,}")
 _LONGEST = 2_000
 _UNREACHED = "the provider could not be reached"
 _BROKEN = {
