@@ -161,6 +161,7 @@ class _Connections(web.Server):
         place = connection.place
         assert place is not None
         place.begin()
+        connection.begun += 1
         try:
             await self._app(connection.scope(request), exchange.receive, exchange.send)
         except Exception:
@@ -226,6 +227,8 @@ class _Connection(RequestHandler):
         self._accepted: asyncio.Transport | None = None
         self.place: ConnectionPlace | None = None
         self.is_closed = False
+        self.begun = 0
+        """Requests that are answered, or were."""
         self.discards = False
         """It reads what no handler wants."""
         self.lost = asyncio.Event()
@@ -268,6 +271,8 @@ class _Connection(RequestHandler):
     def has_input(self) -> bool:
         if self._accepted is None or self.is_closed or self.discards:
             return False
+        if self._request_count > self.begun:
+            return True
         waiting = select.poll()
         waiting.register(self._accepted.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(waiting.poll(0))

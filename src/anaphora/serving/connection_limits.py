@@ -46,7 +46,7 @@ class Closable(Protocol):
     """A connection."""
 
     def has_input(self) -> bool:
-        """Whether something has arrived that is not read yet: it is about to be used."""
+        """Whether something has arrived that is not answered yet."""
 
     def close_idle(self) -> None:
         """Closes it; it answers nothing at the moment."""
