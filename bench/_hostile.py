@@ -72,7 +72,8 @@ class Attack:
         await asyncio.sleep(seconds)
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _again(self, begin: Callable[[int], Any], number: int) -> None:
         while True:
