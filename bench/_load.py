@@ -68,8 +68,9 @@ def load(
     statuses: Counter[str] = Counter()
     sent = done = received = 0
     begin, cpu = time.perf_counter(), time.process_time()
-    opened = [Connection(ports[at % len(ports)]) for at in range(min(connections, total))]
-    for connection in opened:
+    for at in range(min(connections, total)):
+        # Each asks when it is open: a daemon keeps few connections that have not shown a token.
+        connection = Connection(ports[at % len(ports)])
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         connection.ask(request_at(requests, first + sent))
         sent += 1

@@ -2,6 +2,7 @@
 
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
                            [--install]
+    python bench/daemon.py --hostile [--seconds 60]
 
 Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
 100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
@@ -15,6 +16,13 @@ reported.
 - `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
   and how much of it came after the first fifth.
 - `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
+
+`--hostile` attacks the daemon instead (see `_hostile.py`), and calls it as another app meanwhile.
+
+- `healthz_p99_ms`: of `/healthz` on new connections, at most 100.
+- `bystander_p99_ratio`: the other app's calls, against the same beside as many bytes a second of
+  ordinary calls, at most 2.
+- `rss_peak_mb`: proportional set size of all processes of the daemon, at most 400.
 """
 
 from __future__ import annotations
@@ -29,6 +37,7 @@ from typing import Any
 
 from _bytecode import compiled
 from _gateways import GATEWAYS, install, missing
+from _hostile import measure
 from _lent import KEY, create_home, raw_requests
 from _load import request_at
 from _served import Child, child
@@ -113,8 +122,13 @@ def main() -> None:
     parser.add_argument("--asked", type=int, default=200, help="streams for the first byte")
     parser.add_argument("--memory", type=int, default=200_000, help="requests while memory is read")
     parser.add_argument("--install", action="store_true", help="install the other gateways first")
+    parser.add_argument("--hostile", action="store_true", help="attack the daemon instead")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the attacks")
     chosen = parser.parse_args()
     compiled()
+    if chosen.hostile:
+        print(json.dumps(measure(chosen.seconds)))
+        return
     if chosen.install:
         install()
     reasons = {name: reason for name in GATEWAYS if (reason := missing(name))}

@@ -20,7 +20,8 @@ MASK = "<secret>"
 _SHORT = 8
 #: What a provider writes instead of the middle of a key, or of its end.
 _MASKED = re.compile(r"[*•#…█]+|\.{2,}|[xX]{4,}")
-_TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]+")
+#: Shorter ones show too little of a secret: three characters and what stands for the others.
+_TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]{4,}")
 
 
 class Redactor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -58,6 +59,8 @@ _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 _LOOK_SECONDS = 1.0
 #: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
 _UNCHANGED_SECONDS = 0.001
+#: Files that the process may open, where the system allows it.
+_OPEN_FILES = 16_384
 #: Seconds between two looks at open calls while draining.
 _DRAIN_SECONDS = 0.02
 
@@ -379,10 +382,20 @@ def running(options: ServeOptions, log: JsonLog | None = None) -> Iterator[Daemo
         yield daemon
 
 
+def _raise_file_limit() -> None:
+    """Connections need more files than many systems allow at first."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(_OPEN_FILES, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
     and opens its log again."""
     disable_core_dumps()
+    _raise_file_limit()
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with (
         received_signals(*numbers) as signals,

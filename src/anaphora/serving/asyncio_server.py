@@ -39,10 +39,10 @@ _CLOSE_SECONDS = 1.0
 #: Seconds after which a proxy's idle connection is closed.
 _FOREVER = 10.0**9
 #: Connections that are accepted at a time, and those that may wait for it.
-_ACCEPTED_AT_ONCE, _WAITING = 8, 1024
+_ACCEPTED_AT_ONCE, _WAITING = 16, 1024
 #: A body that is not read is discarded, so that its sender sees the response: so many bytes, then
 #: a pause of so many seconds in which others are answered, and not longer than so many seconds.
-_DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.01, 5.0
+_DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.03, 5.0
 
 _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -161,6 +161,7 @@ class _Connections(web.Server):
         place = connection.place
         assert place is not None
         place.begin()
+        connection.begun += 1
         try:
             await self._app(connection.scope(request), exchange.receive, exchange.send)
         except Exception:
@@ -226,6 +227,10 @@ class _Connection(RequestHandler):
         self._accepted: asyncio.Transport | None = None
         self.place: ConnectionPlace | None = None
         self.is_closed = False
+        self.begun = 0
+        """Requests that are answered, or were."""
+        self.discards = False
+        """It reads what no handler wants."""
         self.lost = asyncio.Event()
 
     def take_place(self, transport: asyncio.Transport) -> bool:
@@ -264,8 +269,10 @@ class _Connection(RequestHandler):
             self.place.leave()
 
     def has_input(self) -> bool:
-        if self._accepted is None or self.is_closed:
+        if self._accepted is None or self.is_closed or self.discards:
             return False
+        if self._request_count > self.begun:
+            return True
         waiting = select.poll()
         waiting.register(self._accepted.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(waiting.poll(0))
@@ -384,6 +391,7 @@ class _AsgiExchange:
     async def discard(self) -> None:
         """Reads the rest of a body that its handler did not want, slowly and not for long."""
         content, loop = self._request.content, asyncio.get_running_loop()
+        self._connection.discards = True
         until, size = loop.time() + _DISCARD_SECONDS, 0
         try:
             async with asyncio.timeout_at(until):

@@ -9,8 +9,8 @@
 
 Connections of trusted proxies, which hold the requests of many clients, have half of the places and
 are not closed for being idle. All others are closed for a new one when their group is full, the one
-first that has been idle for longest: idle connections keep no other out. Where none is idle, one
-without a valid token is closed although it has begun to send a request.
+first that has been idle for longest: idle connections keep no other out. Where all connections
+without a valid token are sending a request, the oldest of them is closed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Closable(Protocol):
     """A connection."""
 
     def has_input(self) -> bool:
-        """Whether something has arrived that is not read yet: it is about to be used."""
+        """Whether something has arrived that is not answered yet."""
 
     def close_idle(self) -> None:
         """Closes it; it answers nothing at the moment."""
@@ -105,8 +105,11 @@ class ConnectionTable:
         name = network_of(peer)
         group = self._peers.get(name)
         if group is None:
-            group = _Group(self._limits.strangers_of_peer, closes_busy=True)
-        if not (group.make_room() and self._strangers.make_room() and self._all.make_room()):
+            group = _Group(self._limits.strangers_of_peer)
+        # Requests that arrive together show their tokens a moment later: none of them is closed
+        # for another one of their peer.
+        group.make_room()
+        if not (self._strangers.make_room() and self._all.make_room()):
             return None
         self._peers[name] = group
         return ConnectionPlace(self, connection, (self._all, self._strangers, group), peer=name)

@@ -48,10 +48,10 @@ NO_ERROR_OBJECT = "without an error object"
 
 MAX_ERROR_BYTES = 256 * 1024
 """Of the body of an error: more is not read."""
-MAX_MESSAGE = 8 * 1024
+MAX_MESSAGE = 2 * 1024
 """Characters of an error's message; what follows is cut off."""
 #: Bytes of an error that was cut which its message is looked for in.
-_READ_OF_CUT = 8 * 1024
+_READ_OF_CUT = 4 * 1024
 #: Characters of a code and of a field's name.
 _MAX_NAME = 512
 
