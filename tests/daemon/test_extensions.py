@@ -28,6 +28,7 @@ marketing:
     n: 1
     requests_per_minute: 60
     tokens_per_minute: 200000
+    max_body_bytes: 1000000
     usd_per_day: 5.00
     usd_per_month: 60.00
     tools: [search_*]
@@ -67,6 +68,7 @@ def test_every_field() -> None:
             n=1,
             requests_per_minute=60,
             tokens_per_minute=200_000,
+            max_body_bytes=1_000_000,
             nano_usd_per_day=5_000_000_000,
             nano_usd_per_month=60_000_000_000,
             tools=("search_*",),

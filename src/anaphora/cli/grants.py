@@ -189,6 +189,8 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f" {_number(result['tokens_per_minute'], 'tokens')} a minute"
         ),
     )
+    if result["max_body_bytes"] is not None:
+        yield "request", f"up to {result['max_body_bytes']:,} bytes"
     if result["usd_per_day"] is not None:
         yield "today", _spent(result["spent_today"], result["usd_per_day"])
         yield "this month", _spent(result["spent_this_month"], result["usd_per_month"])

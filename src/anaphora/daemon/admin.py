@@ -235,6 +235,7 @@ class Admin:
             "n": llm.n,
             "requests_per_minute": llm.requests_per_minute,
             "tokens_per_minute": llm.tokens_per_minute,
+            "max_body_bytes": llm.max_body_bytes,
             "usd_per_day": _limit(llm.nano_usd_per_day) if granted else None,
             "usd_per_month": _limit(llm.nano_usd_per_month) if granted else None,
             "spent_today": dollars(spent.today),
