@@ -276,8 +276,10 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     """The call with the markers among the extras of its parts as the caller's marks. A marker in
     another form than the row's stays where it is."""
     marks: list[MarkRequest] = []
-    texts = [index for index, block in enumerate(call.ir.system_blocks) if block.text.strip()]
-    last_block = texts[-1] if texts else 0
+    texts: list[int] = []
+    """The blocks with text,"""
+    on_last: list[Ttl] = []
+    """and the marker of their message, which stands for one on the last."""
 
     def unmarked(item: T, mark: Callable[[Ttl], MarkRequest]) -> T:
         extras = getattr(item, "extras", None)
@@ -316,6 +318,8 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
         return message if len(marks) == before else msgspec.structs.replace(message, parts=kept)
 
     def block_of(index: int, block: PromptBlock) -> PromptBlock:
+        if block.text.strip():
+            texts.append(index)
         block = unmarked(block, lambda ttl: BlockMark(index, ttl))
         if block.extras is None or MESSAGE_KEY not in block.extras:
             return block
@@ -323,10 +327,11 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
         ttl = take_dialect_marker(fields, markers)
         if ttl is None:
             return block
-        marks.append(BlockMark(last_block, ttl))
+        on_last.append(ttl)
         return _with_extras(block, MESSAGE_KEY, fields)
 
     ir = call.ir.revised(message_of, block_of)
+    marks += [BlockMark(texts[-1], ttl) for ttl in on_last]
     if not marks:
         return call
     plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
