@@ -109,7 +109,7 @@ def test_a_long_message_within_the_limit_is_cut_too(
     ask = {"model": "gpt-5.2", "messages": [_user("Hi")]}
     with daemon.client() as client:
         answer = client.post("/v1/chat/completions", json=ask)
-    assert answer.json()["error"]["message"].startswith("why: xxx")
+    assert answer.json()["error"]["message"].startswith("why: ")
     assert len(answer.content) < 16 * 1024
 
 

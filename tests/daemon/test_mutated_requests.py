@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from support.delegation import Delegating, app_of, delegating
-from support.emulated_client import MODELS, WIRES
+from support.emulated_client import MODELS as ALL_MODELS
+from support.emulated_client import WIRES
 from support.mutations import GRANTED, MAX_TOKENS, RICH, Json, mutations
 
 from anaphora.client.transport import HttpRequest, HttpResponse
@@ -24,6 +25,8 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 pytestmark = pytest.mark.anyio
 
+#: Of OpenAI, one that takes stop sequences.
+MODELS = {**ALL_MODELS, "openai_chat": "gpt-4.1", "openai_responses": "gpt-4.1"}
 NAMES = {GRANTED, GRANTED + "_2"}
 STRICT = {
     "tools": (GRANTED, GRANTED + "_*"),

@@ -75,9 +75,9 @@ async def open_audit(
 
         assert isinstance(store, PostgresStore)
         nodes = store
-        log = await asyncio.to_thread(
-            AuditLog, place, node=node, node_id=lambda: nodes.node_id, collect=_COLLECT
-        )
+        # A command has no epoch: no node closes its chain.
+        node_id = (lambda: nodes.node_id) if nodes.node_id else None
+        log = await asyncio.to_thread(AuditLog, place, node=node, node_id=node_id, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)
         log = AuditLog(place, collect=_COLLECT, row_key=key)

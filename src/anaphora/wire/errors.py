@@ -175,6 +175,8 @@ def read_response(
     shorten(error)
     if is_cut:
         error.args = (f"{error} (of the response, {MAX_ERROR_BYTES:,} bytes were read)",)
+        if error.details is not None:
+            error.details = {**error.details, "message": str(error)}
     error.request_id = request_id_in(headers) or error.request_id
     return with_retry_hints(error, headers, now)
 

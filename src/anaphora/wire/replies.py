@@ -198,7 +198,10 @@ class ReplyBuilder:
             except (AnaphoraError, *DECODE_ERRORS):
                 continue  # the part that failed
         self.ended = True
-        code, status = (error.code, error.status) if isinstance(error, Upstream) else (None, None)
+        code = status = None
+        if isinstance(error, Upstream):
+            code, named = error.code, error.status
+            status = named if named is not None and named >= 400 else None
         name, partial = type(error).__name__, self.reply()
         events.append(ReplyFail(name, str(error), code=code, partial=partial, status=status))
         return events
