@@ -20,11 +20,11 @@ from anaphora.errors import Io, Upstream
 from anaphora.serving.app import ServedApp
 from anaphora.serving.asyncio_server import (
     PEER,
-    ConnectionLimits,
     PeerCredentials,
     tcp_server,
     unix_server,
 )
+from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, in_thread

@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[int, bytes, type[errors.Upstream]]] = {
 }
 
 
-def answer(*parts: Any, stop: str | None = "STOP", **more: Any) -> Any:
+def answer(*parts: Any, stop: str | int | None = "STOP", **more: Any) -> Any:
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
     if stop is not None:
         candidate["finishReason"] = stop

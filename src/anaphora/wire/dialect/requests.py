@@ -275,67 +275,80 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
 def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     """The call with the markers among the extras of its parts as the caller's marks. A marker in
     another form than the row's stays where it is."""
-    marks: list[MarkRequest] = []
-    texts: list[int] = []
-    """The blocks with text,"""
-    on_last: list[Ttl] = []
-    """and the marker of their message, which stands for one on the last."""
-
-    def unmarked(item: T, mark: Callable[[Ttl], MarkRequest]) -> T:
-        extras = getattr(item, "extras", None)
-        if extras is None or wire not in extras:
-            return item
-        fields = decode_members(extras[wire])
-        ttl = take_dialect_marker(fields, markers)
-        if ttl is None:
-            return item
-        marks.append(mark(ttl))
-        return _with_extras(item, wire, fields)
-
-    def part_of(part: Any, message_id: str, path: tuple[int, ...]) -> Any:
-        if isinstance(part, ToolResult) and not isinstance(part.content, str):
-            inner = [part_of(p, message_id, (*path, i)) for i, p in enumerate(part.content)]
-            part = msgspec.structs.replace(part, content=tuple(inner))
-        return unmarked(part, lambda ttl: PartMark(message_id, path, ttl))
-
-    def fields_of(part: Part, message_id: str) -> Part | None:
-        """The fields of a message without its marker, which stands for one on its last part."""
-        if not isinstance(part, Opaque) or part.provider != wire or part.kind != _MESSAGE_FIELDS:
-            return part
-        fields = decode_members(part.json)
-        ttl = take_dialect_marker(fields, markers)
-        if ttl is None:
-            return part
-        marks.append(PartMark(message_id, (), ttl))
-        if not fields:
-            return None
-        return msgspec.structs.replace(part, json=encode_members(fields).decode())
-
-    def message_of(message: Message) -> Message:
-        before = len(marks)
-        parts = tuple(part_of(part, message.id, (i,)) for i, part in enumerate(message.parts))
-        kept = tuple(p for p in (fields_of(part, message.id) for part in parts) if p is not None)
-        return message if len(marks) == before else msgspec.structs.replace(message, parts=kept)
-
-    def block_of(index: int, block: PromptBlock) -> PromptBlock:
-        if block.text.strip():
-            texts.append(index)
-        block = unmarked(block, lambda ttl: BlockMark(index, ttl))
-        if block.extras is None or MESSAGE_KEY not in block.extras:
-            return block
-        fields = decode_members(block.extras[MESSAGE_KEY])
-        ttl = take_dialect_marker(fields, markers)
-        if ttl is None:
-            return block
-        on_last.append(ttl)
-        return _with_extras(block, MESSAGE_KEY, fields)
-
-    ir = call.ir.revised(message_of, block_of)
-    marks += [BlockMark(texts[-1], ttl) for ttl in on_last]
+    reader = _MarkReader(wire, markers)
+    ir = call.ir.revised(reader.message, reader.block)
+    marks = reader.marks + [BlockMark(reader.texts[-1], ttl) for ttl in reader.on_last]
     if not marks:
         return call
     plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
     return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
+
+
+class _MarkReader:
+    """Takes markers out of the extras of one call."""
+
+    def __init__(self, wire: str, markers: DialectMarkers) -> None:
+        self._wire = wire
+        self._markers = markers
+        self.marks: list[MarkRequest] = []
+        self.texts: list[int] = []
+        """The blocks with text,"""
+        self.on_last: list[Ttl] = []
+        """and the marker of their message, which stands for one on the last."""
+
+    def message(self, message: Message) -> Message:
+        before = len(self.marks)
+        parts = tuple(self._part(part, message.id, (i,)) for i, part in enumerate(message.parts))
+        fields = (self._message_fields(part, message.id) for part in parts)
+        kept = tuple(part for part in fields if part is not None)
+        if len(self.marks) == before:
+            return message
+        return msgspec.structs.replace(message, parts=kept)
+
+    def block(self, index: int, block: PromptBlock) -> PromptBlock:
+        if block.text.strip():
+            self.texts.append(index)
+        block = self._unmarked(block, lambda ttl: BlockMark(index, ttl))
+        if block.extras is None or MESSAGE_KEY not in block.extras:
+            return block
+        fields = decode_members(block.extras[MESSAGE_KEY])
+        ttl = take_dialect_marker(fields, self._markers)
+        if ttl is None:
+            return block
+        self.on_last.append(ttl)
+        return _with_extras(block, MESSAGE_KEY, fields)
+
+    def _part(self, part: Any, message_id: str, path: tuple[int, ...]) -> Any:
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            inner = [self._part(p, message_id, (*path, i)) for i, p in enumerate(part.content)]
+            part = msgspec.structs.replace(part, content=tuple(inner))
+        return self._unmarked(part, lambda ttl: PartMark(message_id, path, ttl))
+
+    def _message_fields(self, part: Part, message_id: str) -> Part | None:
+        """The fields of a message without its marker, which stands for one on its last part."""
+        if not isinstance(part, Opaque) or part.provider != self._wire:
+            return part
+        if part.kind != _MESSAGE_FIELDS:
+            return part
+        fields = decode_members(part.json)
+        ttl = take_dialect_marker(fields, self._markers)
+        if ttl is None:
+            return part
+        self.marks.append(PartMark(message_id, (), ttl))
+        if not fields:
+            return None
+        return msgspec.structs.replace(part, json=encode_members(fields).decode())
+
+    def _unmarked(self, item: T, mark: Callable[[Ttl], MarkRequest]) -> T:
+        extras = getattr(item, "extras", None)
+        if extras is None or self._wire not in extras:
+            return item
+        fields = decode_members(extras[self._wire])
+        ttl = take_dialect_marker(fields, self._markers)
+        if ttl is None:
+            return item
+        self.marks.append(mark(ttl))
+        return _with_extras(item, self._wire, fields)
 
 
 def host_marks(call: Call) -> Call:
