@@ -108,11 +108,11 @@ CHUNK = {
             "no",
             400,
         ),
-        ("out of memory", "Overloaded", "out of memory", 200),
+        ("out of memory", "Overloaded", "out of memory", None),
     ],
 )
 def test_error_line_ends_a_stream(
-    line: str, kind: str, message: str, status: int, size: int
+    line: str, kind: str, message: str, status: int | None, size: int
 ) -> None:
     data = f"data: {json.dumps(CHUNK)}\n\nerror: {line}\n\n".encode()
     for name in ("openai_chat", "llamacpp"):

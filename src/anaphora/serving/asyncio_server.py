@@ -43,6 +43,8 @@ _ACCEPTED_AT_ONCE, _WAITING = 16, 1024
 #: A body that is not read is discarded, so that its sender sees the response: so many bytes, then
 #: a pause of so many seconds in which others are answered, and not longer than so many seconds.
 _DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.03, 5.0
+#: Bodies that are discarded at the same time; others wait, and so do their senders.
+_DISCARDED_AT_ONCE = 2
 
 _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -148,6 +150,7 @@ class _Connections(web.Server):
         self._limits = limits
         self._tls = tls
         self.table = ConnectionTable(limits)
+        self.discarding = asyncio.Semaphore(_DISCARDED_AT_ONCE)
 
     def accept(self) -> asyncio.Protocol:
         """The protocol of a new connection."""
@@ -169,7 +172,7 @@ class _Connections(web.Server):
         finally:
             place.end()
         if not request.content.is_eof():
-            await exchange.discard()
+            await exchange.discard(self.discarding)
         return exchange.response()
 
 
@@ -388,20 +391,21 @@ class _AsgiExchange:
             # As ASGI has it: `receive` tells that the client is gone.
             return
 
-    async def discard(self) -> None:
-        """Reads the rest of a body that its handler did not want, slowly and not for long."""
+    async def discard(self, discarding: asyncio.Semaphore) -> None:
+        """Reads the rest of a body that its handler did not want, slowly and not for long. Then the
+        connection is closed: the sender has had time to read the response."""
         content, loop = self._request.content, asyncio.get_running_loop()
         self._connection.discards = True
         until, size = loop.time() + _DISCARD_SECONDS, 0
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(until), discarding:
                 while not content.is_eof():
                     size += len(await content.readany())
                     if size >= _DISCARDED:
                         size = 0
                         await asyncio.sleep(_DISCARD_PAUSE)
         except (TimeoutError, OSError, web.RequestPayloadError):
-            return
+            self.cut()
 
     def response(self) -> web.StreamResponse:
         """After the application has returned."""
