@@ -19,6 +19,7 @@ from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Settled
+from anaphora.daemon.store.schema import SCHEMA_VERSION as VERSION
 from anaphora.values import Usage
 
 #: Noon of 2026-01-15.
@@ -224,7 +225,7 @@ def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
     version_1(tmp_path / "store.sqlite").close()
     done = run("spend", "--home", str(tmp_path))
     assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    for text in ("schema_version 1 is now 5", "schema_version 5 already"):
+    for text in (f"schema_version 1 is now {VERSION}", f"schema_version {VERSION} already"):
         done = run("store", "migrate", "--home", str(tmp_path))
         assert (done.returncode, text in done.stdout) == (0, True)
     done = run("store", "check", "--home", str(tmp_path))

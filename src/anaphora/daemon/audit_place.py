@@ -75,9 +75,8 @@ async def open_audit(
 
         assert isinstance(store, PostgresStore)
         nodes = store
-        log = await asyncio.to_thread(
-            AuditLog, place, node=node, node_id=lambda: nodes.node_id, collect=_COLLECT
-        )
+        node_id = (lambda: nodes.node_id) if nodes.node_id else None  # a command is no node
+        log = await asyncio.to_thread(AuditLog, place, node=node, node_id=node_id, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)
         log = AuditLog(place, collect=_COLLECT, row_key=key)
