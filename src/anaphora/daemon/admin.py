@@ -218,7 +218,7 @@ class Admin:
         spent = await self._store.spent(app, self._clock())
         granted = grant is not None and "llm_complete" in grant.capabilities
         usable = granted and not _grant(self._directory.grants.apps, app).missing
-        usable = usable and not llm.has_outdated_prompt
+        usable = usable and llm.prompt_problem is None
         return {
             "app": app,
             "granted": grant is not None,
