@@ -84,7 +84,7 @@ class SpendAdmin:
         done = await self._store.correct(params.entry, amount, reason)
         warnings = []
         if done.booked:
-            _log.warning(
+            _log.info(
                 "entry %s of %s was corrected from %s to %s dollars by %s",
                 done.entry, done.app, dollars(done.before), dollars(done.after), by,
             )  # fmt: skip
