@@ -110,6 +110,27 @@ def test_show_prints_the_newest_calls(run: Any, log: Path) -> None:
     assert len(shown[0]["hash"]) == 64
 
 
+def test_show_prints_what_was_charged_without_a_bill(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with AuditLog(path) as log:
+        log.append(envelope(0, cost_nano_usd=1_200_000))
+        log.append(
+            envelope(1, outcome="interrupted", cost_nano_usd=None, unbilled_nano_usd=2_900_000)
+        )
+        log.append(envelope(2, cost_nano_usd=1_200_000, unbilled_nano_usd=100_000))
+        log.append(envelope(3, outcome="NotGranted", cost_nano_usd=None))
+    shown = run("audit", "show", str(path)).stdout
+    assert "unknown" not in shown
+    head, *lines = (line.split() for line in shown.splitlines())
+    assert head[head.index("$") + 1] == "unbilled"
+    amounts = [[cell for cell in line[5:] if cell.startswith("0.")] for line in lines]
+    assert amounts == [["0.0012"], ["0.0029", "0.0029"], ["0.0013", "0.0001"], []]
+    total = run("audit", "report", str(path)).stdout
+    assert "0.0054 dollars" in total
+    billed = run("audit", "show", str(path), "--outcome", "NotGranted").stdout
+    assert "unbilled" not in billed
+
+
 @pytest.mark.parametrize(
     "options, expected",
     [

@@ -19,7 +19,7 @@ from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Settled
-from anaphora.daemon.store.schema import SCHEMA_VERSION
+from anaphora.daemon.store.schema import SCHEMA_VERSION as VERSION
 from anaphora.values import Usage
 
 #: Noon of 2026-01-15.
@@ -225,8 +225,7 @@ def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
     version_1(tmp_path / "store.sqlite").close()
     done = run("spend", "--home", str(tmp_path))
     assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
-    now = f"schema_version 1 is now {SCHEMA_VERSION}"
-    for text in (now, f"schema_version {SCHEMA_VERSION} already"):
+    for text in (f"schema_version 1 is now {VERSION}", f"schema_version {VERSION} already"):
         done = run("store", "migrate", "--home", str(tmp_path))
         assert (done.returncode, text in done.stdout) == (0, True)
     done = run("store", "check", "--home", str(tmp_path))

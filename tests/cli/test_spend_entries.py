@@ -17,7 +17,7 @@ from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import rows as audit_rows
 from anaphora.audit.reading import verify
-from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.access.grants import NANO, dollars
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
@@ -174,10 +174,12 @@ def _folders(tmp_path: Path) -> None:
     (tmp_path / "ended").mkdir()
 
 
-def test_without_a_daemon_the_store_and_the_audit_log_are_written(run: Any, home: Path) -> None:
+def test_without_a_daemon_the_store_and_the_audit_log_are_written(
+    run: Any, run_process: Any, home: Path
+) -> None:
     [entry] = listed(run, home)
-    done = correct(run, home, entry["id"], "0.000000001")
-    assert done.returncode == 0, done.stderr
+    done = correct(run_process, home, entry["id"], "0.000000001")
+    assert (done.returncode, done.stderr) == (0, "")  # lines of the daemon's log are not repeated
     found = listed(run, home)
     assert [one["kind"] for one in found] == ["correction", "billed"]
     assert found[0]["corrects"] == entry["id"]
@@ -194,9 +196,9 @@ def test_entries_go_on_in_pages(run: Any, daemon: TestedDaemon) -> None:
         called(daemon)
     home = str(daemon.home)
     done = run("spend", "entries", "--limit", "2", "--home", home)
-    assert "there are more; go on with: anaphora spend entries --before" in done.stdout
     value = json.loads(run("spend", "entries", "--limit", "2", "--json", "--home", home).stdout)
     assert value["next"] == value["entries"][-1]["id"]
+    assert f"go on with the same options and --before {value['next']}" in done.stdout
     rest = json.loads(
         run("spend", "entries", "--before", value["next"], "--json", "--home", home).stdout
     )
@@ -204,6 +206,45 @@ def test_entries_go_on_in_pages(run: Any, daemon: TestedDaemon) -> None:
     assert listed(run, daemon.home, "--app", "another") == []
     assert len(listed(run, daemon.home, "--since", "1h")) == 3
     assert listed(run, daemon.home, "--since", "2030-01-01") == []
+
+
+def test_a_wrong_place_in_the_list_is_refused(run: Any, daemon: TestedDaemon) -> None:
+    called(daemon)
+    [entry] = listed(run, daemon.home)
+    assert listed(run, daemon.home, "--before", entry["id"]) == []
+    for wrong in ("garbage", entry["id"][:8], entry["request_id"], f"{entry['id']}."):
+        done = run("spend", "entries", "--before", wrong, "--home", str(daemon.home))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "before: is not the id of an entry" in done.stderr
+        params = {"before": wrong}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "admin.spend.entries", "params": params}
+        with daemon.client(ADMIN) as admin:
+            assert admin.post("/rpc", json=message).json()["error"]["code"] == -32602
+
+
+def test_amounts_of_entries_are_exact(run: Any, daemon: TestedDaemon) -> None:
+    called(daemon)
+    [entry] = listed(run, daemon.home)
+    assert correct(run, daemon.home, entry["id"], "0.000000001").returncode == 0
+    text = run("spend", "entries", "--home", str(daemon.home)).stdout
+    billed = entry["billed_nano_usd"]
+    assert dollars(billed) in text.split()
+    assert dollars(1 - billed) in text.split()
+
+
+@pytest.mark.parametrize("command", [["spend"], ["spend", "entries"], ["spend", "--watch"]])
+def test_a_lost_store_is_not_taken_for_one_without_spend(
+    command: list[str], run: Any, daemon: TestedDaemon
+) -> None:
+    called(daemon)
+    store = daemon.home / "store.sqlite"
+    moved = store.rename(daemon.home / "moved.sqlite")
+    try:
+        done = run(*command, "--home", str(daemon.home))
+    finally:
+        moved.rename(store)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "store.sqlite: is missing or empty, and its log store.sqlite-wal is not" in done.stderr
 
 
 def test_options_of_the_sums_are_not_those_of_entries(run: Any, home: Path) -> None:

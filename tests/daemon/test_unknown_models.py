@@ -10,6 +10,9 @@ import pytest
 from support.daemon import GRANT, TestedDaemon
 from support.failing_provider import FailingProvider, failing_daemon
 from support.rpc_calls import RpcClient, audit_rows
+from support.servers import wait_until
+
+from anaphora.daemon.access.identity import ADMIN
 
 ASK = [{"role": "user", "content": "Hi"}]
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -85,10 +88,29 @@ def test_unknown_model_is_refused_in_the_callers_wire(
         error = response.json()["error"]
         assert {name: error[name] for name in fields} == fields
     text = message_of(wire, response)
-    assert model in text
+    assert model in text.partition(";")[0].partition("(")[0]  # before why, and what else there is
     assert (f"the nearest granted model is {near}") in text
     assert not any(other in text for other in OTHERS)
     assert failing[1].requests == []
+
+
+def test_refusals_are_counted_by_their_route(daemon: TestedDaemon) -> None:
+    lines = []
+    for wire, (path, _) in BODIES.items():
+        assert ask(daemon, "listed", wire, "nope-9").status_code == UNKNOWN[wire][0]
+        route = path.replace("completions", "*").replace("{model}", "*")
+        labels = f'app="listed",route="POST {route}",status="{UNKNOWN[wire][0]}"'
+        lines.append(f"anaphora_daemon_requests_total{{{labels}}}")
+    with daemon.client("listed") as http:
+        assert http.post("/v1/nothing", json={}).status_code == 404
+    lines.append('anaphora_daemon_requests_total{app="listed",route="POST none",status="404"}')
+
+    def counted() -> bool:
+        with daemon.client(ADMIN) as http:
+            page = http.get("/metrics").text
+        return all(line in page for line in lines)
+
+    wait_until(counted, "the refusals are counted")
 
 
 @pytest.mark.parametrize("wire", BODIES)

@@ -208,6 +208,15 @@ def test_retirement_follows_the_emulators_clock(emu: Emulator) -> None:
             client.models.retrieve(RETIRED)
 
 
+def test_a_refusal_names_the_model_that_was_asked_for(emu: Emulator) -> None:
+    body = {"model": "claude-opus-4-20250514", "max_tokens": 9, "messages": HI}
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    response = httpx.post(f"{emu.url}/v1/messages", json=body, headers=headers)
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    assert message.startswith("model: claude-opus-4-20250514 (It retired on 2026-06-15.")
+
+
 # ── Azure's older paths ──────────────────────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def call_table(found: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Rows:
-    figures = ("row", "input", "read", "output", "$", "lost")
+def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
+    """With a column for what was charged without a bill, where there is such a call."""
+    unbilled = ("unbilled",) if any(call.unbilled_nano_usd for _, call in found) else ()
+    figures = ("row", "input", "read", "output", "$", *unbilled, "lost")
     rows = table(
         "row", "time (UTC)", "model", "outcome", *figures[1:], "verdict", "labels", right=figures
     )
@@ -47,13 +49,23 @@ def call_table(found: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Rows:
             f"{usage.input:,}",
             share(usage.read or 0, usage.input),
             "" if usage.output is None else f"{usage.output:,}",
-            cost(call.cost_nano_usd),
+            _charged(call),
+            *(cost(call.unbilled_nano_usd) if call.unbilled_nano_usd else "" for _ in unbilled),
             f"{call.lost:,}" if call.lost else "",
             verdict,
             " ".join(call.labels),
             style="bold" if call.broke or call.outcome != "ok" else "",
         )
     return rows
+
+
+def _charged(call: AuditEnvelope) -> str:
+    """What the call cost, with what was charged without a bill; nothing where it failed without
+    usage."""
+    if call.unbilled_nano_usd:
+        return cost((call.cost_nano_usd or 0) + call.unbilled_nano_usd)
+    failed = call.outcome != "ok" and call.usage.output is None
+    return "" if failed and call.cost_nano_usd is None else cost(call.cost_nano_usd)
 
 
 def block_table(call: AuditEnvelope) -> Rows:

@@ -210,8 +210,11 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _models(one: dict[str, Any]) -> str:
-    """The models of llm.yaml at a provider, which may serve others."""
+    """The models that may be called there, and those of llm.yaml that may not."""
     allowed = _listed(one["allowed_models"]) if one["allowed_models"] else ""
+    if one.get("any_model"):
+        default = f"; {allowed} where a call names none" if allowed else ""
+        allowed = f"any model that matches{default}"
     refused = f"not {', '.join(one['refused_models'])}" if one["refused_models"] else ""
     return "; ".join(filter(None, (allowed, refused))) or "any model that matches"
 

@@ -18,7 +18,7 @@ from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.reading import FIELDS, held, spend_rows
-from anaphora.daemon.store.schema import connect_to_read
+from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.wording import counted, visible_json
 
@@ -155,7 +155,7 @@ class _Query:
     def report(self) -> SpendReport:
         if not isinstance(self.store, Path):
             return asyncio.run(_first(self.states()))
-        if not self.store.exists():  # no daemon has run here
+        if not has_store(self.store):  # no daemon has run here
             return self._made((), (), 0)
         with closing(connect_to_read(self.store)) as database:
             return self.read(database)

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.daemon.access.grants import dollars
-from anaphora.daemon.money.administration import MOST_ENTRIES, listed, nano_usd_of
+from anaphora.daemon.money.administration import MOST_ENTRIES, check_before, listed, nano_usd_of
 from anaphora.daemon.store import Entry, EntryQuery
 from anaphora.daemon.store.corrections import entry_rows
-from anaphora.daemon.store.schema import connect_to_read
+from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 
-from .audit_report import cost
 from .common import report_problems
 from .daemon_connection import (
     call_admin,
@@ -67,6 +66,7 @@ def entries(
     anaphora spend entries --app marketing --since 2h
     anaphora spend entries --limit 1000 --json
     """
+    check_before(before)
     opened = open_home(home)
     query = EntryQuery(app=app, since=since, before=before, limit=limit)
     found = _entries(store_address_of(opened) or opened.store, query)
@@ -76,7 +76,7 @@ def entries(
 def _entries(store: Path | PostgresAddress, query: EntryQuery) -> list[Entry]:
     if not isinstance(store, Path):
         return asyncio.run(_postgres_entries(store, query))
-    if not store.exists():  # no daemon has run here
+    if not has_store(store):  # no daemon has run here
         return []
     with closing(connect_to_read(store)) as database:
         try:
@@ -100,19 +100,19 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
         yield "there are no entries"
         return
     figures = ("input", "output", "$")
-    rows = table("id", "time", "app", "model", "kind", *figures, "request", right=figures)
+    rows = table("id", "time", "app", "model", "kind", *figures, "request or reason", right=figures)
     for one in found[: query.limit]:
         if one.kind == "correction":
             counts = ("", "", f"{'+' if one.billed >= 0 else ''}{dollars(one.billed)}")
             last = one.reason
         else:
-            counts = (f"{one.input:,}", f"{one.output:,}", cost(one.billed))
+            counts = (f"{one.input:,}", f"{one.output:,}", dollars(one.billed))
             last = one.request_id
         rows.add_row(one.id, shown_time(one.at), one.app, one.model, one.kind, *counts, last)
     yield rows
     if len(found) > query.limit:
         last_id = found[query.limit - 1].id
-        yield f"\nthere are more; go on with: anaphora spend entries --before {last_id}", "bold"
+        yield f"\nthere are more; go on with the same options and --before {last_id}", "bold"
 
 
 @click.command()

@@ -218,7 +218,7 @@ class Admin:
         spent = await self._store.spent(app, self._clock())
         granted = grant is not None and "llm_complete" in grant.capabilities
         usable = granted and not _grant(self._directory.grants.apps, app).missing
-        usable = usable and not llm.has_outdated_prompt
+        usable = usable and llm.prompt_problem is None
         return {
             "app": app,
             "granted": grant is not None,
@@ -310,11 +310,14 @@ def _limit(nano: int | None) -> str:
 
 
 def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any]:
-    """A provider or route, with the models of llm.yaml that the grant allows and refuses there."""
+    """A provider or route, with the models of llm.yaml that the grant allows and refuses there.
+    `any_model`: it may be asked for models that llm.yaml does not name."""
     hops = config.routes.get(name)
+    any_model = False
     if hops is None:
         one = config.providers.get(name)
         models = [] if one is None else [*one.known_models, *([one.model] if one.model else [])]
+        any_model = one is not None and not one.known_models
     else:
         named = (hop.model or config.providers[hop.provider].model for hop in hops)
         models = [model for model in named if model]
@@ -324,6 +327,7 @@ def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any
     return {
         "id": name,
         "route": hops is not None,
+        "any_model": any_model,
         "allowed_models": [model for model, is_allowed in allowed.items() if is_allowed],
         "refused_models": [model for model, is_allowed in allowed.items() if not is_allowed],
     }

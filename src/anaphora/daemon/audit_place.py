@@ -75,8 +75,7 @@ async def open_audit(
 
         assert isinstance(store, PostgresStore)
         nodes = store
-        # A command has no epoch: no node closes its chain.
-        node_id = (lambda: nodes.node_id) if nodes.node_id else None
+        node_id = (lambda: nodes.node_id) if nodes.node_id else None  # a command is no node
         log = await asyncio.to_thread(AuditLog, place, node=node, node_id=node_id, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)

@@ -24,7 +24,7 @@ from .home import Home
 from .home.settings import Settings, SettingsFiles
 from .home.tls import ServerCertificate
 from .store.opening import store_address
-from .store.schema import SCHEMA_VERSION, readable, refuse_lost_file, version_of
+from .store.schema import SCHEMA_VERSION, has_store, readable, version_of
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
@@ -81,8 +81,7 @@ def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]
     address = store_address(home, settings.daemon)
     if address is not None:
         return asyncio.run(_stored_apps(address, files, now))
-    refuse_lost_file(home.store)
-    if not home.store.exists():
+    if not has_store(home.store):
         return ()
     with (
         readable(home.store),

@@ -27,6 +27,14 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _MOST_APPS, _MOST_ROUTES = 500, 60
 _UI = "/ui"
 _PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
+#: Where a 404 is about the model.
+_CALLS = frozenset(
+    (
+        "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses", "/api/chat",
+        "/v1beta/models/*:generateContent", "/v1beta/models/*:streamGenerateContent",
+        "/v1beta/models/*:countTokens",
+    )
+)  # fmt: skip
 #: A path without the ids in it: its first two steps, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
@@ -94,7 +102,7 @@ class DaemonMetrics:
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
         # Paths of strangers, and paths that there are not, would use up the names.
         route = route_of(path)
-        known = route in _PAGES or (app and status not in (404, 405))
+        known = route in _PAGES or (app and (status not in (404, 405) or route in _CALLS))
         route = self._routes(route) if known else "none"
         key = f"{method} {route}" if len(method) <= 7 else route
         self._requests[self._apps(app), key, str(status)] += 1

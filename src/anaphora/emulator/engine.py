@@ -270,12 +270,12 @@ class Engine:
     def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
         if not self.options.any_model:
             clock = ModelClock(request.now, self.offset)
-            check_model(facts.profile, request.host.wire, clock)
+            check_model(facts.profile, request.host.wire, clock, _asked_model(request))
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""
         with suppress(InvalidRequest):
-            model = request.route.name or str(request.value("model", ""))
+            model = _asked_model(request)
             facts = self._billing.facts(request.route.provider, request.host.wire, model)
             self._check(request, facts)
         raise problem from None
@@ -288,6 +288,10 @@ class Engine:
         outcome, reads_count = billed.outcome, billed.facts.rules.reads_limited
         free = outcome.read if reads_count is not None and not reads_count.value else 0
         return self._windows.add(account, request.now, outcome.total - free, entry.output)
+
+
+def _asked_model(request: RoutedRequest) -> str:
+    return request.route.name or str(request.value("model", ""))
 
 
 def _check_encoding(request: EmulatorRequest) -> None:

@@ -50,10 +50,11 @@ def _catalog_day(provider: str) -> datetime.date:
     return catalog.models_date(provider)
 
 
-def check_model(profile: Profile, wire: str, clock: ModelClock) -> None:
+def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "") -> None:
     """Raises the provider's error for a model that it has retired, or never had: one that the
     catalog does not know, and that is not named like a later version of the provider's models.
-    Hosts of other makers' models have any, but for misspellings of those that the catalog lists."""
+    Hosts of other makers' models have any, but for misspellings of those that the catalog lists.
+    `asked` is the name in the request, which may have a date."""
     provider, model = profile.provider, profile.id
     retired = clock.has_retired(profile)
     if not retired and catalog.may_serve(provider, model) and not _is_misspelled(provider, model):
@@ -63,17 +64,19 @@ def check_model(profile: Profile, wire: str, clock: ModelClock) -> None:
     if retired and profile.retires is not None:
         hints.insert(0, f"It retired on {profile.retires.value}.")
     hints.append("With --any-model, any_model=True in Python, the emulator takes any name.")
-    raise model_error(profile, wire, " ".join(hints), retired=retired)
+    raise model_error(profile, wire, " ".join(hints), retired=retired, asked=asked)
 
 
 def _is_misspelled(provider: str, model: str) -> bool:
     return not catalog.serves_own_only(provider) and catalog.is_misspelled(provider, model)
 
 
-def model_error(profile: Profile, wire: str, hint: str = "", *, retired: bool = False) -> Upstream:
+def model_error(
+    profile: Profile, wire: str, hint: str = "", *, retired: bool = False, asked: str = ""
+) -> Upstream:
     """How the provider refuses a model, with a hint of the emulator behind it."""
     row = unknown_model(profile.provider, wire)
-    message = row.write(profile.id, retired=retired)
+    message = row.write(asked or profile.id, retired=retired)
     # Other codes of a 400 mean a bad request to those who read them.
     kind = NotFound if row.status == 404 or row.code == _NOT_FOUND else RequestRejected
     text = f"{message} ({hint})" if hint else message

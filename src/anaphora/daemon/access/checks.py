@@ -100,10 +100,10 @@ def check_prompt(
             raise NotGranted(reason, param=param)
     tools = {tool.value for tool in facts.tools}
     fingerprint = prompt_fingerprint(facts.wire, members, tools, elements)
-    if grant.has_outdated_prompt:
+    if (problem := grant.prompt_problem) is not None:
         reason = (
-            "approved_prompt of the grant is of an earlier version and approves nothing; the value"
-            f" of this prompt is {fingerprint}"
+            f"approved_prompt of the grant {problem} and approves nothing; the value of this prompt"
+            f" is {fingerprint}"
         )
         raise NotGranted(reason, param="system")
     if fingerprint != grant.approved_prompt:

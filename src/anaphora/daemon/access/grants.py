@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -11,6 +12,7 @@ NANO = 1_000_000_000
 
 PROMPT_PREFIX = "prompt2:"
 """The begin of every fingerprint of a prompt; a later way to compute it gets another number."""
+_FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
 
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
@@ -66,10 +68,12 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
         return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
 
     @property
-    def has_outdated_prompt(self) -> bool:
-        """The fingerprint in `approved_prompt` is none of this version: it approves no prompt."""
+    def prompt_problem(self) -> str | None:
+        """Why `approved_prompt` approves nothing: it is no fingerprint of this version."""
         prompt = self.approved_prompt
-        return prompt is not None and not prompt.startswith(PROMPT_PREFIX)
+        if prompt is None or _FINGERPRINT.fullmatch(prompt):
+            return None
+        return "is of an earlier version" if prompt.startswith("prompt1:") else "is no fingerprint"
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):

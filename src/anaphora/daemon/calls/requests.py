@@ -407,8 +407,8 @@ class RequestBuilder:
             ttls=ttls,
         )
         if bound.nano_usd is None and self._call.app.grant.llm.has_spend_limit:
-            reason = f"what the call costs has no bound, and the grant limits spend: {bound.reason}"
-            raise NotGranted(reason)
+            rule = "a call whose cost has no bound is refused under a limit in dollars"
+            raise NotGranted(f"{bound.reason} ({rule})")
         return bound
 
 

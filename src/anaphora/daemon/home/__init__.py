@@ -42,6 +42,7 @@ providers:
   #   wire: openai_responses
   #   key: {secret: OPENAI_API_KEY}
   #   limits: {requests_per_minute: 500}
+  #   on_abort: read_on                 # a gateway that goes on billing when an app disconnects
 
   # local:
   #   wire: openai_chat
@@ -82,6 +83,7 @@ my-app:
     # approved_prompt: FINGERPRINT      # refuse any other instructions
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
+    # max_body_bytes: 1000000           # of a request: enough without images and documents
     # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays
   # requires: [llm_complete]            # report it where this is not granted
   # uids: [1000]                        # on the Unix socket, only these users

@@ -188,10 +188,10 @@ def _doubts(grant: AppGrant, token_apps: Collection[str]) -> Iterator[str]:
         yield "llm.providers is empty: no provider is granted"
     if not grant.llm.models:
         yield "llm.models is empty: no model is granted"
-    if grant.llm.has_outdated_prompt:
+    if (problem := grant.llm.prompt_problem) is not None:
         yield (
-            "llm.approved_prompt is of an earlier version: all its calls are refused until it is"
-            " replaced; print the new value with: anaphora grants fingerprint REQUEST.json"
+            f"llm.approved_prompt {problem}: all its calls are refused until it is replaced; print"
+            " the value with: anaphora grants fingerprint REQUEST.json"
         )
 
 

@@ -26,6 +26,8 @@ _log = logging.getLogger("anaphora.daemon")
 MOST_ENTRIES = 1_000
 _LONGEST_REASON, _LONGEST_NAME = 500, 200
 _ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
+#: An id, or its beginning: the milliseconds since 1970 at which the call began.
+_PLACE = re.compile(r"[0-9a-f]{12,64}(\.[0-9]{4,8})?", re.ASCII)
 #: Seconds that a correction waits for its row in the audit log.
 _AUDIT_SECONDS = 10.0
 
@@ -67,8 +69,7 @@ class SpendAdmin:
         """The newest first."""
         if params.app is not None and not APP_ID.match(params.app):
             raise InvalidRequest("is not the id of an app", path="app")
-        if params.before:
-            _check_id(params.before, "before")
+        check_before(params.before)
         query = EntryQuery(
             app=params.app, since=params.since, before=params.before, limit=params.limit
         )
@@ -83,7 +84,7 @@ class SpendAdmin:
         done = await self._store.correct(params.entry, amount, reason)
         warnings = []
         if done.booked:
-            _log.warning(
+            _log.info(
                 "entry %s of %s was corrected from %s to %s dollars by %s",
                 done.entry, done.app, dollars(done.before), dollars(done.after), by,
             )  # fmt: skip
@@ -141,6 +142,15 @@ def nano_usd_of(text: str) -> int:
     if nano != nano.to_integral_value():
         raise InvalidRequest("has more than nine decimals", path="usd")
     return int(nano)
+
+
+def check_before(id: str) -> None:
+    """Raises `InvalidRequest` for text that is no place in the list of entries: every entry would
+    be before it, or none."""
+    if id and not _PLACE.fullmatch(id):
+        raise InvalidRequest(
+            "is not the id of an entry: `anaphora spend entries` lists them", path="before"
+        )
 
 
 def _check_id(id: str, path: str) -> None:

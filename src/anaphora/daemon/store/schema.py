@@ -167,6 +167,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """For reading. Raises `Io` where there is no store of today's version."""
+    refuse_lost_file(path)
     if not path.is_file():
         raise Io(f"{path}: no such store")
     with readable(path):
@@ -195,6 +196,12 @@ def refuse_lost_file(path: Path) -> None:
             f"{path}: is missing or empty, and its log {log.name} is not: put the file back; or"
             f" move {log.name} away, and restore a backup"
         )
+
+
+def has_store(path: Path) -> bool:
+    """Whether a daemon has written there. Raises `Io` where its file is lost."""
+    refuse_lost_file(path)
+    return path.exists()
 
 
 def create(path: Path) -> None:
