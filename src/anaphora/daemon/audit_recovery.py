@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode, OwnFigures
 from anaphora.audit.reading import calls
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, word
@@ -134,7 +136,21 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
         cost_nano_usd=sum(one.billed for one in billed) if billed or is_free else None,
         saved_nano_usd=known.saved if billed else None,
         unbilled_nano_usd=sum(one.billed for one in attempts if one.kind != "billed"),
+        own=_own(known, attempts),
         recovered=KilledNode(node=label(first.node or node), epoch=first.epoch),
+    )
+
+
+def _own(known: UnauditedEntry, attempts: Sequence[UnauditedEntry]) -> OwnFigures | None:
+    """As the app may see it, where it read what other apps wrote. What that would have cost it
+    alone is not in the ledger."""
+    hidden = [one for one in attempts if one.read_by_others]
+    if not hidden:
+        return None
+    open_to_it = [one.billed for one in attempts if one.kind != "billed" and one not in hidden]
+    return OwnFigures(
+        usage=_usage(replace(known, read=max(0, known.read - known.read_by_others))),
+        unbilled_nano_usd=sum(open_to_it),
     )
 
 
