@@ -48,15 +48,17 @@ class AuditRecovery:
         self._store = ledger.store
         self._audit = audit
         self._place = place
+        self._taken: list[UnauditedEntry] = []
+        """Entries that the log has still to be searched for: the store gives them once."""
         self._left: list[AuditEnvelope] = []
         """Rows that are still to be written."""
 
     async def begin(self) -> None:
         """Before the first hold: from now on the store marks settlements for this log."""
         self._audit.follow_calls(self._ledger.audited)
-        entries = await self._store.unaudited()
+        self._taken += await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
-        await self._add(entries)
+        await self._add()
         await self._write()
 
     async def run(self) -> None:
@@ -64,7 +66,8 @@ class AuditRecovery:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                await self._add(await self._store.unaudited())
+                self._taken += await self._store.unaudited()
+                await self._add()
                 await self._write()
             except StoreUnavailable:
                 pass  # `/readyz` and the log say so
@@ -73,7 +76,8 @@ class AuditRecovery:
             except Exception as problem:
                 log(logging.ERROR, "audit rows of nodes that died were not written", problem)
 
-    async def _add(self, entries: Sequence[UnauditedEntry]) -> None:
+    async def _add(self) -> None:
+        entries = self._taken
         if not entries:
             return
         found: dict[str, list[UnauditedEntry]] = {}
@@ -94,6 +98,7 @@ class AuditRecovery:
                 counted(len(rows), "call"),
             )
         self._left += rows
+        self._taken = []
 
     def _written(self, ids: Iterable[str], since: float) -> set[str]:
         """Those of the calls that the log has a row of."""
