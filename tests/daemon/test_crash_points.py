@@ -4,6 +4,8 @@ sent is free, one that was is charged, and each has one row in the audit log."""
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ from support.crash_points import (
     crashing_daemons,
 )
 from support.daemon import GRANT, NO_TLS, create_home, llm_yaml
+from support.held_provider import HeldProvider, held_provider
 from support.ledgers import rows
 from support.nodes import create_node_homes, running_node
 from support.postgres_logs import execute
@@ -62,7 +65,11 @@ class KilledHome:
     """A home whose daemons die, with what is left in it."""
 
     def __init__(
-        self, folder: Path, provider: ScriptedProvider, store: str | None, token: str = ""
+        self,
+        folder: Path,
+        provider: ScriptedProvider | HeldProvider,
+        store: str | None,
+        token: str = "",
     ) -> None:
         """With a token, of a home that is there."""
         self.path = folder
@@ -352,6 +359,41 @@ def test_another_node_looks_again_where_it_could_not_read_the_log(
         daemons.wait()
         (row,) = wait_until(lambda: home.audited, "the other node has written the row")
         assert (row.outcome, row.node, failures) == ("ok", "node-2", ["once"])
+
+
+def test_a_node_that_was_taken_for_dead_writes_no_second_row(
+    tmp_path: Path,
+    daemons: CrashingDaemons,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stood still while it waited for the provider, and goes on: another node has written the
+    row of the call. Its bill is booked nevertheless."""
+    defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
+    monkeypatch.setitem(defaults, "beat", 0.1)
+    monkeypatch.setitem(defaults, "silent", 1.0)
+    with held_provider() as provider:
+        (first, second), tokens = create_node_homes(tmp_path, provider, database_url)
+        home = KilledHome(first, provider, database_url, tokens["demo"].reveal())
+        assert isinstance(home.place, PostgresLog)
+        with closing(home.place), running_node(second, tokens):
+            daemons.start(first, silent=1.0)
+            calling = threading.Thread(target=home.call)
+            calling.start()
+            provider.wait_asked()
+            daemons.signal(signal.SIGSTOP)
+            (row,) = wait_until(lambda: home.audited, "the other node has written the row")
+            assert (row.outcome, row.node) == ("interrupted", "node-2")
+            daemons.signal(signal.SIGCONT)
+            provider.go_on()
+            calling.join()
+            home.call()
+            daemons.stop()
+            found = home.audited
+            assert [one.outcome for one in found] == ["interrupted", "ok"]
+            assert len({one.call_id for one in found}) == 2
+            assert [kind for _, kind, *_ in home.entries] == ["billed", "billed"]
+            verify(home.place)
 
 
 @pytest.mark.parametrize("point", ["written", "settled", "audited"])

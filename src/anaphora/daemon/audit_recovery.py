@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anaphora.audit.log_postgres import PostgresLog
 
     from .money.ledger import Ledger
+    from .store.postgres.epoch import OnFenced
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -60,6 +61,16 @@ class AuditRecovery:
         await self._store.begin_audit(self._audit.epoch)
         await self._add()
         await self._write()
+
+    def follow_fences(self, on_fenced: list[OnFenced]) -> None:
+        """With several nodes: `on_fenced` is what the store calls. Before the first hold."""
+        self._ledger.notes_calls = True
+        on_fenced.append(self._fenced)
+
+    def _fenced(self) -> None:
+        """Other nodes have taken this one for dead: they write the rows of its calls under way, and
+        of those that have ended just now. Later rows of the same calls would be second ones."""
+        self._audit.leave_out(self._ledger.unaudited_calls())
 
     async def run(self) -> None:
         """With several nodes: what those that died have left, until it is cancelled."""
