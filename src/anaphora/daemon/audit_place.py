@@ -75,9 +75,9 @@ async def open_audit(
 
         assert isinstance(store, PostgresStore)
         nodes = store
-        log = await asyncio.to_thread(
-            AuditLog, place, node=node, node_id=lambda: nodes.node_id, collect=_COLLECT
-        )
+        # A command is no node: its chain ends with it.
+        id_of = (lambda: nodes.node_id) if nodes.node_id else None
+        log = await asyncio.to_thread(AuditLog, place, node=node, node_id=id_of, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)
         log = AuditLog(place, collect=_COLLECT, row_key=key)
