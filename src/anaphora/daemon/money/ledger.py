@@ -239,13 +239,13 @@ class OpenHold:
         usage = usage or Usage()
         input, output = usage.input or 0, usage.output or 0
         if not 0 <= billed <= LARGEST_AMOUNT or max(input, output) > LARGEST_AMOUNT:
-            kind = "disputed"
+            kind, labels = "disputed", None
         if kind == "disputed":
             self._exceeded(
                 "reports %d tokens, which cannot be true; its bound of %d nano-dollars is charged",
                 input + output, self.hold.bound,
             )  # fmt: skip
-            billed, usage, labels, saved, read_by_others = self.hold.bound, Usage(), None, 0, 0
+            billed, usage, saved, read_by_others = self.hold.bound, Usage(), 0, 0
             input = output = 0
         elif billed > self.hold.bound > 0:  # 0: an app without limits, and no bound is known
             self._exceeded("cost %d nano-dollars, more than its bound %d", billed, self.hold.bound)
