@@ -172,6 +172,23 @@ async def test_a_late_bill_does_not_change_what_was_corrected(place: StorePlace)
 
 
 @in_event_loop
+async def test_a_corrected_call_is_not_taken_for_one_without_an_audit_row(
+    place: StorePlace,
+) -> None:
+    """A correction has a row of its own: recovery after a kill would write another for the call."""
+    async with opened(place) as ledger:
+        await ledger.store.begin_audit(1)
+        entry = await charge(ledger, 700)
+        assert rows(place, "SELECT hold FROM unaudited") == [(entry,)]
+        await ledger.store.correct(entry, 80, "before the row of the call is durable")
+        assert rows(place, "SELECT hold FROM unaudited") == [(entry,)]
+        ledger.audited(["r"])
+        await ledger.spent("shop")
+        await ledger.store.correct(entry, 70, "and after it")
+        assert rows(place, "SELECT hold FROM unaudited") == []
+
+
+@in_event_loop
 async def test_what_cannot_be_corrected_is_named(place: StorePlace) -> None:
     async with opened(place) as ledger:
         entry = await charge(ledger, 700)

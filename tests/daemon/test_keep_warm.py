@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from support.daemon import KEY, llm_yaml, running_daemon
 from support.honest_apps import charges, provider_bills
+from support.ledgers import rows
 from support.warm_daemon import (
     CANARY,
     MINUTE,
@@ -386,6 +387,20 @@ def test_refusal_is_not_repeated(warm: Callable[..., Any]) -> None:
         assert len(running.refreshes()) == 1
     failed = [row for row in running.audited() if row.operation == "prewarm"]
     assert [row.outcome for row in failed] == ["RequestRejected"]
+
+
+def test_refreshes_of_disputed_usage_count_for_their_bound(warm: Callable[..., Any]) -> None:
+    """What is charged for them is what the day's refreshes have cost."""
+    with warm() as running:
+        running.provider.overstates = True
+        Conversation(running).converse(7, 7, 7)
+        assert running.refreshes()
+        store = running.daemon.home / "store.sqlite"
+        disputed = "SELECT SUM(billed) FROM entries WHERE kind = 'disputed'"
+        [(charged,)] = rows(store, disputed)
+        assert charged > 0
+        counted = "SELECT SUM(billed) FROM label_sums WHERE label = 'keep_warm'"
+        assert rows(store, counted) == [(charged,)]
 
 
 def test_conversations_that_do_not_fit_are_let_go(

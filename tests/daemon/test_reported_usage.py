@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.ledgers import problems_of, rows
+from support.rpc_calls import RpcClient, audit_rows
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
 from anaphora.daemon.access.identity import ADMIN
@@ -215,8 +216,8 @@ def settled(daemon: TestedDaemon) -> tuple[str, int, int, int]:
     """The latest entry, once no hold is open: a call settles behind its answer."""
     path = daemon.home / "store.sqlite"
     for _ in range(1000):
-        found = rows(path, "SELECT kind, billed, bound, input FROM entries ORDER BY id DESC")
-        if found and not rows(path, "SELECT 1 FROM holds"):
+        if not rows(path, "SELECT 1 FROM holds"):  # before the entries: one becomes the other
+            found = rows(path, "SELECT kind, billed, bound, input FROM entries ORDER BY id DESC")
             kind, billed, bound, input = found[0]
             return kind, billed, bound, input
         time.sleep(0.01)
@@ -266,6 +267,27 @@ def test_more_tokens_than_the_model_can_have_are_disputed(
     assert called(daemon, provider, wire, 12, 3, stream=stream)[0] == "billed"
     assert "reports 2147483651 tokens, which cannot be true" in errors(caplog)
     assert problems_of(daemon.home / "store.sqlite", 4e9) == ()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_no_surface_shows_a_cost_of_disputed_usage(
+    daemon: TestedDaemon, provider: Answering, stream: bool
+) -> None:
+    """The row of the audit log has what was charged, once."""
+    write, path, body = WIRES["anthropic"]
+    provider.body = write(2**31, 3, stream)
+    provider.type = "text/event-stream" if stream else "application/json"
+    with daemon.client() as client:
+        answer = client.post(path, json={**body, "stream": stream})
+    assert TEXT in answer.text
+    assert "anaphora-cost-usd" not in answer.headers
+    assert '"cost_usd":"' not in answer.text
+    with RpcClient(daemon) as rpc:
+        explained = rpc.call("llm.explain", request_id=answer.headers["anaphora-request-id"])
+    assert explained["cost_usd"] is None
+    _, billed, _, _ = settled(daemon)
+    [row] = audit_rows(daemon)
+    assert (row.cost_nano_usd, row.saved_nano_usd, row.unbilled_nano_usd) == (None, None, billed)
 
 
 def test_a_bill_above_the_bound_is_charged_up_to_the_window(

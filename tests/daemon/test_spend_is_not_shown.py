@@ -16,14 +16,16 @@ import pytest
 from support.daemon import GRANT, TestedDaemon, create_home, running_daemon, started_daemon
 from support.delegation import app_of
 from support.honest_apps import SYSTEM, Chat, charges
-from support.rpc_calls import RpcClient
+from support.rpc_calls import RpcClient, audit_rows
 from support.ui import viewer
 
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.dashboard.sums import masked
 from anaphora.emulator.server import Emulator
+from anaphora.values import Usage
 
 QUESTION = [{"role": "user", "content": "Hello?"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -124,6 +126,34 @@ def test_refusal_on_stdio_has_no_amount(daemon: TestedDaemon, tmp_path: Path) ->
     assert sorted(answer["id"] for answer in answers) == sorted(METHODS), done.stderr
     for answer in answers:
         check_error(answer["error"])
+
+
+def test_row_that_a_killed_daemon_left_out_shows_no_reads_of_other_apps(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    """It is made from the ledger, which has the provider's bill."""
+    home = tmp_path / "home"
+    tokens = create_home(home, emu)
+    asyncio.run(settle_without_row(home))
+    with started_daemon(home, tokens) as daemon:
+        [row] = audit_rows(daemon)
+        assert (row.call_id, row.usage.read, row.cost_nano_usd) == ("r", 900, 1234)
+        shown = masked(row)
+        assert (shown.usage.uncached, shown.usage.read, shown.usage.output) == (950, 50, 7)
+        assert (shown.cost_nano_usd, shown.saved_nano_usd) == (None, None)
+        assert shown.unbilled_nano_usd == 0
+
+
+async def settle_without_row(home: Path) -> None:
+    """As a daemon with an audit log leaves it that is killed then."""
+    store = SqliteStore.open(home / "store.sqlite")
+    await store.begin_audit(1)
+    hold = await Ledger(store).hold(
+        app_of("demo"), provider="p", model="m", request_id="r", bound=9999
+    )
+    usage = Usage(uncached=100, read=900, output=7)
+    await hold.settle(1234, "billed", usage=usage, read_by_others=850, saved=55)
+    await store.close()
 
 
 def test_call_that_can_cost_more_than_the_limit(emu: Emulator, tmp_path: Path) -> None:

@@ -155,6 +155,9 @@ class CrashingDaemons:
         os.kill(self._process, signal.SIGKILL)
         self.wait()
 
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self._process, number)
+
     def stop(self) -> None:
         os.kill(self._process, signal.SIGTERM)
         assert self._output.readline() == b"ended 0\n"

@@ -29,11 +29,12 @@ def grant(keep_warm: Any = True, **llm: Any) -> dict[str, Any]:
 
 
 class Provider:
-    """The emulator, which notes what it gets and refuses refreshes on demand."""
+    """The emulator, which notes what it gets, and on demand refuses refreshes, or reports tokens
+    that cannot be true."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.requests: list[EmulatorRequest] = []
-        self.refuses = self.hangs = False
+        self.refuses = self.hangs = self.overstates = False
         self._answer = emulator.engine.receive
 
     def receive(self, request: EmulatorRequest) -> EmulatorResponse:
@@ -45,7 +46,13 @@ class Provider:
             return EmulatorResponse(status=400, headers=headers, chunks=[chunk])
         if self.hangs:
             return EmulatorResponse(hang=True)
-        return self._answer(request)
+        response = self._answer(request)
+        if self.overstates and is_refresh(json.loads(request.body)):
+            body = json.loads(b"".join(chunk.data for chunk in response.chunks))
+            body["usage"]["cache_read_input_tokens"] = 2**31
+            response.chunks = [ResponseChunk(0.0, json.dumps(body).encode())]
+            response.headers.pop("content-length", None)
+        return response
 
 
 class WarmDaemon:

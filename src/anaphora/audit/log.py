@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -143,6 +143,11 @@ class AuditLog:
         """Calls `durable` with the ids of a daemon's calls when their rows are committed, in the
         log's thread. Before the first call."""
         self._writer.on_durable = durable
+
+    def leave_out(self, calls: Iterable[str]) -> None:
+        """Writes no rows of a daemon's calls with these ids from now on, but for those that another
+        node's ledger tells: they are written elsewhere."""
+        self._writer.left_out = self._writer.left_out.union(calls)
 
     def append(self, envelope: AuditEnvelope) -> None:
         """Takes the row of a call, without waiting. Its epoch, app and node are the log's. Raises

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -83,6 +83,10 @@ class AuditError(msgspec.Struct, frozen=True):
         return f"the audit log cannot be written: {self.message}"
 
 
+def _is_left_out(row: AuditRow, calls: Collection[str]) -> bool:
+    return isinstance(row, AuditEnvelope) and row.recovered is None and row.call_id in calls
+
+
 class _Sealed(msgspec.Struct, frozen=True):
     """Rows with their hashes, to be committed together."""
 
@@ -121,6 +125,8 @@ class LogWriter:
         self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
         self.on_durable: Callable[[Sequence[str]], None] | None = None
         """Gets the ids of a daemon's calls whose rows are committed, in the thread."""
+        self.left_out: frozenset[str] = frozenset()
+        """Ids of calls whose rows are written by another node."""
         self.failing: str | None = None
         """Why the last commit failed; None: it did not."""
         self._lock = lock
@@ -244,7 +250,8 @@ class LogWriter:
         try:
             sealed, count, lost = self._unknown or self._sealed_batch(batch)
             try:
-                self._append(sealed)
+                if sealed.lines:
+                    self._append(sealed)
             except CommitUnknown:
                 self._unknown = sealed, count, lost
                 raise
@@ -306,6 +313,8 @@ class LogWriter:
             line, head = seal(head, start, self._row_key)
             lines.append(line)
         for row in rows:
+            if self.left_out and _is_left_out(row, self.left_out):
+                continue
             # A row of the queue may be from before a new chain was begun.
             if row.epoch not in (0, self.epoch):
                 row = replace(row, epoch=self.epoch)

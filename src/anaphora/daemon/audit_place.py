@@ -75,8 +75,9 @@ async def open_audit(
 
         assert isinstance(store, PostgresStore)
         nodes = store
-        node_id = (lambda: nodes.node_id) if nodes.node_id else None  # a command is no node
-        log = await asyncio.to_thread(AuditLog, place, node=node, node_id=node_id, collect=_COLLECT)
+        # A command is no node: its chain ends with it.
+        id_of = (lambda: nodes.node_id) if nodes.node_id else None
+        log = await asyncio.to_thread(AuditLog, place, node=node, node_id=id_of, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)
         log = AuditLog(place, collect=_COLLECT, row_key=key)

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode, OwnFigures
 from anaphora.audit.reading import calls
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, word
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from anaphora.audit.log_postgres import PostgresLog
 
     from .money.ledger import Ledger
+    from .store.postgres.epoch import OnFenced
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -46,23 +49,36 @@ class AuditRecovery:
         self._store = ledger.store
         self._audit = audit
         self._place = place
+        self._taken: list[UnauditedEntry] = []
+        """Entries that the log has still to be searched for: the store gives them once."""
         self._left: list[AuditEnvelope] = []
         """Rows that are still to be written."""
 
     async def begin(self) -> None:
         """Before the first hold: from now on the store marks settlements for this log."""
         self._audit.follow_calls(self._ledger.audited)
-        entries = await self._store.unaudited()
+        self._taken += await self._store.unaudited()
         await self._store.begin_audit(self._audit.epoch)
-        await self._add(entries)
+        await self._add()
         await self._write()
+
+    def follow_fences(self, on_fenced: list[OnFenced]) -> None:
+        """With several nodes: `on_fenced` is what the store calls. Before the first hold."""
+        self._ledger.notes_calls = True
+        on_fenced.append(self._fenced)
+
+    def _fenced(self) -> None:
+        """Other nodes have taken this one for dead: they write the rows of its calls under way, and
+        of those that have ended just now. Later rows of the same calls would be second ones."""
+        self._audit.leave_out(self._ledger.unaudited_calls())
 
     async def run(self) -> None:
         """With several nodes: what those that died have left, until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                await self._add(await self._store.unaudited())
+                self._taken += await self._store.unaudited()
+                await self._add()
                 await self._write()
             except StoreUnavailable:
                 pass  # `/readyz` and the log say so
@@ -71,7 +87,8 @@ class AuditRecovery:
             except Exception as problem:
                 log(logging.ERROR, "audit rows of nodes that died were not written", problem)
 
-    async def _add(self, entries: Sequence[UnauditedEntry]) -> None:
+    async def _add(self) -> None:
+        entries = self._taken
         if not entries:
             return
         found: dict[str, list[UnauditedEntry]] = {}
@@ -92,6 +109,7 @@ class AuditRecovery:
                 counted(len(rows), "call"),
             )
         self._left += rows
+        self._taken = []
 
     def _written(self, ids: Iterable[str], since: float) -> set[str]:
         """Those of the calls that the log has a row of."""
@@ -134,7 +152,21 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
         cost_nano_usd=sum(one.billed for one in billed) if billed or is_free else None,
         saved_nano_usd=known.saved if billed else None,
         unbilled_nano_usd=sum(one.billed for one in attempts if one.kind != "billed"),
+        own=_own(known, attempts),
         recovered=KilledNode(node=label(first.node or node), epoch=first.epoch),
+    )
+
+
+def _own(known: UnauditedEntry, attempts: Sequence[UnauditedEntry]) -> OwnFigures | None:
+    """As the app may see it, where it read what other apps wrote. What that would have cost it
+    alone is not in the ledger."""
+    hidden = [one for one in attempts if one.read_by_others]
+    if not hidden:
+        return None
+    open_to_it = [one.billed for one in attempts if one.kind != "billed" and one not in hidden]
+    return OwnFigures(
+        usage=_usage(replace(known, read=max(0, known.read - known.read_by_others))),
+        unbilled_nano_usd=sum(open_to_it),
     )
 
 

@@ -109,8 +109,7 @@ async def open_services(
         recovery = AuditRecovery(ledger, audit, place)
         await recovery.begin()
         if node is not None:
-            looking = asyncio.create_task(recovery.run())
-            stack.push_async_callback(_cancelled, looking)
+            _recover_nodes(stack, store, recovery)
     else:
         await store.begin_audit(0)
     SpendAdmin(store, audit, clock=clock).register(admin)
@@ -160,6 +159,16 @@ async def open_services(
         endpoints=Endpoints(calls, store, stored, off_loop=off_loop, clock=clock),
         off_loop=off_loop,
     )
+
+
+def _recover_nodes(stack: contextlib.AsyncExitStack, store: Store, recovery: AuditRecovery) -> None:
+    """Writes what nodes that died have left, until `stack` closes."""
+    from .store.postgres import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    recovery.follow_fences(store.on_fenced)
+    looking = asyncio.create_task(recovery.run())
+    stack.push_async_callback(_cancelled, looking)
 
 
 async def _open_store(

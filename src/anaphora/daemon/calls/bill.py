@@ -53,6 +53,8 @@ class CallBill:
         self._hold: OpenHold | None = None
         self._held_at = 0.0
         """Right before the attempt was sent, on the monotonic clock."""
+        self._written = False
+        """Its request may have been written to a connection."""
         self._cost: AttemptCost | None = None
         self._shown_usd: Decimal | None = None
         self.bound = CostBound(0, 0, 0)
@@ -88,9 +90,9 @@ class CallBill:
         return self._cost is not None and self._cost.kind == "disputed"
 
     @property
-    def is_open(self) -> bool:
-        """Whether an attempt is held that has not been settled."""
-        return self._hold is not None
+    def may_cost(self) -> bool:
+        """Whether an attempt is held that the provider may bill: it was written to a connection."""
+        return self._hold is not None and self._written
 
     @property
     def most_usage(self) -> Usage | None:
@@ -108,10 +110,11 @@ class CallBill:
             request_id=self._call.request_id,
             bound=self.bound.nano_usd or 0,
         )
-        self._held_at = time.monotonic()
+        self._held_at, self._written = time.monotonic(), False
 
     def sending(self) -> None:
         """The attempt is written to a connection next."""
+        self._written = True
         if self._hold is not None:
             self._hold.sending()
 
@@ -125,7 +128,7 @@ class CallBill:
                 self._note(flight, flight.reply)
             if hold is None:
                 return
-            if not sent:
+            if not sent or not self._written:
                 hold.release()
             elif flight.reply is not None:
                 self._settle(hold, flight)
@@ -165,7 +168,7 @@ class CallBill:
         price, surcharge = billed_rates(self._builder.facts, flight, reply)
         cost = cost_of_reply(usage, price, plan, bound, surcharge)
         cost = shown = self._cost = checked_cost(cost, bound, self.bound, profile)
-        saved = self.saved = saved_usd(usage, price)
+        saved = self.saved = None if self.disputed else saved_usd(usage, price)
         if self.hidden and not self.disputed:
             shown = cost_of_reply(self.usage, price, plan, bound, surcharge)
             self.saved = saved_usd(self.usage, price)

@@ -190,9 +190,10 @@ class DelegatedCall(Caller):
 
     def seconds_to_read_on(self) -> float:
         """How long the answer of the attempt under way is read when the app has gone; 0: the
-        connection is closed. A response in the background is billed when it is fetched."""
+        connection is closed, as where nothing was sent yet. A response in the background is billed
+        when it is fetched."""
         flight, facts = self._flight, self._builder.facts
-        if flight is None or flight.reply is not None or not self._bill.is_open:
+        if flight is None or flight.reply is not None or not self._bill.may_cost:
             return 0.0
         if facts is not None and facts.background:
             return 0.0
@@ -271,7 +272,8 @@ class DelegatedCall(Caller):
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
-        if flight.cost_usd is None:  # the app's own is another, or it has no price
+        # Not by usage that cannot be true: the bound is charged.
+        if flight.cost_usd is None and not self._bill.disputed:
             price = flight.charge(prepared, reply.usage)
             flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         flight.verdict = flight.guarded("verdict_failed", None, self._verdict, flight, reply)

@@ -59,9 +59,12 @@ class StorageCharge:
         """Nano-dollars; None: there is no bill."""
         self.unbilled = 0
         """Nano-dollars that are charged without a bill."""
+        self._written = False
+        """The request may have been written to a connection."""
 
     def sending(self) -> None:
         """The request is written to a connection next."""
+        self._written = True
         self._hold.sending()
 
     def settle(self, tokens: int | None) -> None:
@@ -79,6 +82,13 @@ class StorageCharge:
     def release(self) -> None:
         self.billed = 0
         self._hold.release()
+
+    def fail(self) -> None:
+        """The provider did not answer: the content may have been made, unless nothing was sent."""
+        if self._written:
+            self.settle_at_bound()
+        else:
+            self.release()
 
     def settle_at_bound(self) -> None:
         self.unbilled = self._hold.hold.bound
@@ -185,7 +195,7 @@ class CachedContents:
             error = type(problem).__name__
             raise
         except BaseException as problem:
-            charge.settle_at_bound()  # it may have been made
+            charge.fail()
             error = type(problem).__name__
             raise
         finally:

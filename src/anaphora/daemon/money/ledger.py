@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
+#: Calls without a durable audit row that are noted: more than a log that can be written leaves.
+_MOST_UNAUDITED = 10_000
+
 
 class Ledger:
     """Holds and settles the spend of apps, in a store."""
@@ -57,6 +60,9 @@ class Ledger:
         """How many open holds calls have, by their request ids."""
         self._early: set[str] = set()
         """Those of them whose audit row is durable."""
+        self.notes_calls = False
+        """Whether `unaudited_calls` is asked for."""
+        self._unaudited: dict[str, None] = {}
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles what a daemon that was killed left open: at its bound, or free where the file
@@ -99,7 +105,19 @@ class Ledger:
             raise
         with self._lock:
             self._open[request_id] = self._open.get(request_id, 0) + 1
+            if self.notes_calls:
+                self._note_call(request_id)
         return OpenHold(self, hold)
+
+    def _note_call(self, request_id: str) -> None:
+        self._unaudited[request_id] = None
+        if len(self._unaudited) > _MOST_UNAUDITED:
+            del self._unaudited[next(iter(self._unaudited))]
+
+    def unaudited_calls(self) -> list[str]:
+        """The calls that have held something and whose audit row is not durable."""
+        with self._lock:
+            return list(self._unaudited)
 
     def _new_id(self, now: float) -> str:
         """In order of time: the entries of a day lie next to each other. Ends with the slot of the
@@ -113,6 +131,8 @@ class Ledger:
         with self._lock:
             early = [id for id in request_ids if id in self._open]
             self._early.update(early)
+            for id in request_ids:
+                self._unaudited.pop(id, None)
         self.store.audited(request_ids)
 
     def _put_settled(self, hold: Hold) -> None:
@@ -219,13 +239,13 @@ class OpenHold:
         usage = usage or Usage()
         input, output = usage.input or 0, usage.output or 0
         if not 0 <= billed <= LARGEST_AMOUNT or max(input, output) > LARGEST_AMOUNT:
-            kind = "disputed"
+            kind, labels = "disputed", None
         if kind == "disputed":
             self._exceeded(
                 "reports %d tokens, which cannot be true; its bound of %d nano-dollars is charged",
                 input + output, self.hold.bound,
             )  # fmt: skip
-            billed, usage, labels, saved, read_by_others = self.hold.bound, Usage(), None, 0, 0
+            billed, usage, saved, read_by_others = self.hold.bound, Usage(), 0, 0
             input = output = 0
         elif billed > self.hold.bound > 0:  # 0: an app without limits, and no bound is known
             self._exceeded("cost %d nano-dollars, more than its bound %d", billed, self.hold.bound)

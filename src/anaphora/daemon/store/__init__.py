@@ -151,6 +151,8 @@ class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
     written: int
     output: int
     saved: int
+    read_by_others: int
+    """Tokens of `read` that other apps wrote."""
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
 #: Fields of an entry that an audit row is made of.
 AUDITED_FIELDS = (
     "app", "provider", "model", "at", "settled_at", "billed", "kind", "input", "read", "written",
-    "output", "saved",
+    "output", "saved", "read_by_others",
 )  # fmt: skip
 
 

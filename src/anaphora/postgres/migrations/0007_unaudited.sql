@@ -15,7 +15,8 @@ CREATE FUNCTION mark_unaudited() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO unaudited (request_id, hold, node, writer)
     SELECT added.request_id, added.id, added.node, added.node
-    FROM added JOIN nodes ON nodes.id = added.node WHERE nodes.audits
+    FROM added JOIN nodes ON nodes.id = added.node
+    WHERE nodes.audits AND added.corrects = ''   -- a correction has a row of its own
     ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
