@@ -222,6 +222,7 @@ class _Connection(RequestHandler):
             auto_decompress=False,
         )
         self.idle_seconds = limits.idle_seconds
+        self._new_seconds = limits.new_seconds
         self._table = connections.table
         self._scope: dict[str, Any] = {}
         self._accepted: asyncio.Transport | None = None
@@ -246,6 +247,9 @@ class _Connection(RequestHandler):
         self._scope[CONNECTION] = self.place
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
+        elif self.place.is_surplus:
+            # Where it has sent nothing by then.
+            asyncio.get_running_loop().call_later(self._new_seconds, self.place.close_surplus)
         return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
