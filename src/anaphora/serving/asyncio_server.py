@@ -427,4 +427,6 @@ def _response(message: Any) -> web.StreamResponse:
     for name, value in message["headers"]:
         headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
     headers["server"] = "anaphora"
+    if headers.get("connection", "").lower() == "close":
+        response.force_close()  # what follows on the connection is not answered
     return response
