@@ -12,7 +12,9 @@ from anaphora.redactor import MASK
 #: Characters of one text that are shown.
 LONGEST = 2_000
 _HIDDEN = "…"
-_LAST_WORD = re.compile(r"[^\s'\"`,;()<>]*\Z")
+#: No name of an account is longer.
+_LONGEST_NAME = 512
+_BETWEEN_WORDS = frozenset(" \t\r\n'\"`,;()<>")
 _WORDS = re.compile(r"[^\s'\"`,;:()<>\[\]{}=&?#|…]+")
 #: Each replaces its first group where it has one, and all that it matches otherwise. The time that
 #: they take grows with the length of a text, not with its square: texts are a provider's or an
@@ -68,7 +70,9 @@ def shown_text(text: str, own_host: str = "") -> str:
     # Cut between words first: a name that is cut would not be known.
     head = text[: 2 * LONGEST]
     if len(head) < len(text):
-        head = _LAST_WORD.sub("", head)
+        whole = len(head) - _LONGEST_NAME
+        ends = (at for at in range(len(head), whole, -1) if head[at - 1] in _BETWEEN_WORDS)
+        head = head[: next(ends, whole)]
     head = without_accounts(head, own_host)
     return head if len(head) <= LONGEST and len(text) <= 2 * LONGEST else f"{head[:LONGEST]}…"
 
