@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
-from support.raw_http import RawResponse, read_response
+from support.raw_http import RawResponse, read_response, request_bytes
 from support.servers import wait_until
 
 from anaphora.emulator.server import Emulator
@@ -91,6 +91,25 @@ def test_a_path_that_streams_needs_its_capability_before_the_body(daemon: Tested
     answer = answer_without_body(daemon, path, "no_stream")
     assert answer.status == 403
     assert b"llm_stream" in answer.body
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_refusal_before_the_body_ends_the_connection(daemon: TestedDaemon, ends: bool) -> None:
+    """Whatever is in the body or behind it is no further request."""
+    behind = request_bytes("GET", "/healthz")
+    size = 0 if ends else len(behind)
+    head = request_bytes(
+        "POST", "/v1/messages", content_type="application/json", content_length=str(8 + size)
+    )
+    address = "127.0.0.1", daemon.daemon.address.port
+    with contextlib.closing(socket.create_connection(address, 30)) as connection:
+        connection.sendall(head + b"01234567" + behind)
+        data = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(65_536):
+                data += piece
+    assert data.startswith(b"HTTP/1.1 401 ")
+    assert data.count(b"HTTP/1.1 ") == 1
 
 
 def test_a_refusal_before_the_body_is_audited(daemon: TestedDaemon) -> None:

@@ -126,6 +126,18 @@ def test_many_requests_that_arrive_together_are_all_answered(
     assert [read_response(each).status for each in opened] == [200] * 3 * OF_PEER
 
 
+@pytest.mark.parametrize("connect", [connect, connect_socket])
+def test_connections_that_are_opened_before_they_are_used_are_all_answered(
+    daemon: TestedDaemon, opened: list[socket.socket], connect: Any
+) -> None:
+    """A pool opens them together, and the way to the daemon takes time."""
+    opened += [connect(daemon) for _ in range(100)]
+    with contextlib.closing(connect(daemon)) as last:  # all before it are accepted
+        assert ask(last) == 200
+    data = models_of(daemon, "demo")
+    assert [ask(each, data) for each in opened] == [200] * 100
+
+
 def test_a_slow_request_without_a_token_keeps_no_place(
     daemon: TestedDaemon, opened: list[socket.socket]
 ) -> None:
@@ -251,3 +263,27 @@ def test_peers_of_one_ipv6_network_count_as_one_and_all_peers_have_a_limit() -> 
     assert first.closed  # for the third one of its network
     assert [peer.closed for peer in others] == [True, False, False, False, False]  # for the fifth
     assert table.closed == 2
+
+
+def test_a_new_connection_is_not_idle_and_the_peer_with_the_most_gives_one_back() -> None:
+    now = 0.0
+    limits = ConnectionLimits(strangers=4, strangers_of_peer=2, new_seconds=2.0)
+    table = ConnectionTable(limits, clock=lambda: now)
+    other, *many = [Peer() for _ in range(6)]
+    assert table.enter(other, "192.0.2.9")
+    places = [table.enter(peer, "192.0.2.1") for peer in many[:3]]
+    assert not any(peer.closed for peer in many)
+    assert table.enter(many[3], "192.0.2.1")
+    assert [peer.closed for peer in many] == [True, False, False, False, False]
+    assert not other.closed
+    now = 1.0
+    assert places[1] is not None
+    assert places[1].is_surplus
+    places[1].close_surplus()
+    assert not many[1].closed
+    now = 3.0
+    places[1].close_surplus()
+    assert [peer.closed for peer in many] == [True, True, False, False, False]
+    assert table.enter(many[4], "192.0.2.1")
+    assert [peer.closed for peer in many] == [True, True, True, False, False]
+    assert not other.closed

@@ -15,6 +15,8 @@ from support.exchanges import all_records, needs_exchanges
 from support.failing_provider import FailingProvider, failing_daemon
 from support.rpc_calls import RpcClient, audit_rows
 
+from anaphora.daemon.endpoints.masking import without_accounts
+
 ASK = [{"role": "user", "content": "Hi"}]
 #: The provider, the path and the request of each wire.
 CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -248,6 +250,39 @@ def test_every_field_is_masked(
     for name, canary in [*CANARIES.items(), ("own host", own)]:
         assert canary not in response.text, name
     assert "START" in response.text, "the field itself passes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key={key}",
+        "key:{key}",
+        "[{key}]",
+        "https://example.com/v1?key={key}&alt=sse",
+        "Authorization: Bearer 0{key}",
+        "hosts .{host}, a..{host}",
+        "user id \t  #  {account}",
+    ],
+)
+def test_what_is_masked_may_stand_anywhere(
+    text: str, failing: tuple[TestedDaemon, FailingProvider]
+) -> None:
+    told = {**CANARIES, "key": "sk-other-1234567890abcdef"}
+    error = {**_OPENAI, "message": f"START {text.format(**told)}"}
+    response = ask(failing, "openai_chat", 400, body_of("openai_chat", error))
+    assert "START" in response.text
+    for name, canary in told.items():
+        assert canary not in response.text, name
+
+
+@pytest.mark.parametrize(
+    "piece", ["a", "a.", "a-", "1.", "user-", "user-id-", "fd00:", "a@", "a@b.", " ", "-.", "sk-"]
+)
+@pytest.mark.parametrize("begin", ["", "account", "user_id: ", "x@", "fd00:"])
+def test_long_texts_are_masked_in_linear_time(begin: str, piece: str) -> None:
+    """A search that looks at a text again for each of its characters would take an hour."""
+    text = begin + piece * (200_000 // len(piece))
+    assert len(without_accounts(text, "own.example")) <= len(text)
 
 
 HIDDEN = [

@@ -90,7 +90,7 @@ def test_values_are_counted_outside_of_texts(value: Any) -> None:
     data = json.dumps(value).encode()
     before, pieces._PIECE = pieces._PIECE, 7
     try:
-        assert sum(pieces._values(data)) == count(value)
+        assert sum(values for values, _ in pieces._values(data)) == count(value)
     finally:
         pieces._PIECE = before
 
@@ -125,6 +125,7 @@ def test_no_call_reads_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"messages": [{"content": [[1] * 9] * 60_000}]}, "more than 500,000 JSON"),
         ({"metadata": [[[[[[[1] * 9] * 9_000]]]]]}, "a part of the request has more than 50,000"),
         (REFUSED["nesting"][0], "a part of the request has more than 50,000"),
+        (b'"' * 4 * MEGA, "the request has more than 500,000 JSON"),
     ],
 )
 def test_bodies_of_too_many_values_are_refused(body: Any, reason: str) -> None:

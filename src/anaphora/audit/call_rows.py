@@ -28,8 +28,8 @@ from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code, n
 _MOST_BLOCKS = 32
 #: Hex digits are twice as many.
 _DIGEST_BYTES = 16
-#: Digests of the beginnings of one log that are kept.
-_MOST_DIGESTS = 16
+#: Digests of the beginnings of one log that are kept: more than a row has of it.
+_MOST_DIGESTS = 2 * _MOST_BLOCKS
 
 _labels: ContextVar[tuple[str, ...]] = ContextVar("labels", default=())
 
@@ -140,7 +140,8 @@ def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
     if run.section != "messages" and run.count <= _MOST_BLOCKS:
         return list(range(1, run.count + 1))
     marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}
-    return sorted(marked | {run.count})
+    # An app may place any number of markers: no provider takes so many, and each takes time here.
+    return sorted({*sorted(marked)[: _MOST_BLOCKS - 1], run.count})
 
 
 def _label(run: ChunkRun, chunk: int, single: bool) -> str:

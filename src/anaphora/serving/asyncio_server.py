@@ -225,6 +225,7 @@ class _Connection(RequestHandler):
             auto_decompress=False,
         )
         self.idle_seconds = limits.idle_seconds
+        self._new_seconds = limits.new_seconds
         self._table = connections.table
         self._scope: dict[str, Any] = {}
         self._accepted: asyncio.Transport | None = None
@@ -249,6 +250,9 @@ class _Connection(RequestHandler):
         self._scope[CONNECTION] = self.place
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
+        elif self.place.is_surplus:
+            # Where it has sent nothing by then.
+            asyncio.get_running_loop().call_later(self._new_seconds, self.place.close_surplus)
         return True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -427,4 +431,6 @@ def _response(message: Any) -> web.StreamResponse:
     for name, value in message["headers"]:
         headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
     headers["server"] = "anaphora"
+    if headers.get("connection", "").lower() == "close":
+        response.force_close()  # what follows on the connection is not answered
     return response

@@ -11,12 +11,19 @@ Connections of trusted proxies, which hold the requests of many clients, have ha
 are not closed for being idle. All others are closed for a new one when their group is full, the one
 first that has been idle for longest: idle connections keep no other out. Where all connections
 without a valid token are sending a request, the oldest of them is closed.
+
+A client may open many connections before it sends the first request on each, and a handshake takes
+time: a new connection is not idle for a moment. While that lasts, a peer may have more places than
+its own; where all are taken, the peer with the most gives one back.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -40,6 +47,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     headers: int = 128
     idle_seconds: float = 75.0
     """Without a request; also the time that the head of a request may take."""
+    new_seconds: float = 2.0
+    """A connection that has sent no request yet is not idle for so long."""
 
 
 class Closable(Protocol):
@@ -68,23 +77,34 @@ class _Group:
     def is_full(self) -> bool:
         return len(self.places) >= self.most
 
-    def make_room(self) -> bool:
-        """Whether there is a place, for which an idle connection may have been closed."""
+    def make_room(self, opened_before: float = math.inf) -> bool:
+        """Whether there is a place, for which an idle connection may have been closed: of those
+        that have sent no request, one that was opened before that time."""
         while self.is_full:
-            oldest = next((each for each in self.idle if not each.has_input()), None)
-            if oldest is None and self.closes_busy:
-                oldest = next(iter(self.places), None)
-            if oldest is None:
+            if not self.close_oldest(opened_before):
                 return False
-            oldest.close()
+        return True
+
+    def close_oldest(self, opened_before: float = math.inf) -> bool:
+        """Whether there was one to close."""
+        old = (each for each in self.idle if each.has_asked or each.opened < opened_before)
+        oldest = next((each for each in old if not each.has_input()), None)
+        if oldest is None and self.closes_busy:
+            oldest = next(iter(self.places), None)
+        if oldest is None:
+            return False
+        oldest.close()
         return True
 
 
 class ConnectionTable:
     """The connections of a server. For one event loop."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limits = limits
+        self._clock = clock
         self._networks = [ipaddress.ip_network(each, strict=False) for each in limits.trusted]
         trusted = limits.connections // 2 if self._networks else 0
         self._trusted = _Group(trusted)
@@ -102,17 +122,35 @@ class ConnectionTable:
             if self._trusted.is_full:
                 return None
             return ConnectionPlace(self, connection, (self._trusted,), keeps=True)
-        name = network_of(peer)
+        name, now = network_of(peer), self._clock()
         group = self._peers.get(name)
         if group is None:
             group = _Group(self._limits.strangers_of_peer)
         # Requests that arrive together show their tokens a moment later: none of them is closed
         # for another one of their peer.
-        group.make_room()
+        group.make_room(now - self._limits.new_seconds)
+        if self._strangers.is_full:
+            self._close_of_largest()
         if not (self._strangers.make_room() and self._all.make_room()):
             return None
         self._peers[name] = group
-        return ConnectionPlace(self, connection, (self._all, self._strangers, group), peer=name)
+        groups = self._all, self._strangers, group
+        return ConnectionPlace(self, connection, groups, peer=name, opened=now)
+
+    def close_surplus(self, peer: str) -> None:
+        """Closes idle connections of a peer that has more than its places."""
+        group = self._peers.get(peer)
+        if group is None:
+            return
+        before = self._clock() - self._limits.new_seconds
+        while len(group.places) > group.most and group.close_oldest(before):
+            pass
+
+    def _close_of_largest(self) -> None:
+        """One of the peer that has the most, where that is more than its places."""
+        largest = max(self._peers.values(), key=lambda group: len(group.places), default=None)
+        if largest is not None and len(largest.places) > largest.most:
+            largest.close_oldest()
 
     def use(self, place: ConnectionPlace, app: str) -> bool:
         """Counts a connection as one of an app. False where that has too many."""
@@ -143,7 +181,9 @@ class ConnectionTable:
 class ConnectionPlace:
     """The place of one connection."""
 
-    __slots__ = ("_connection", "_table", "app", "busy", "groups", "keeps", "peer")
+    __slots__ = (
+        "_connection", "_table", "app", "busy", "groups", "has_asked", "keeps", "opened", "peer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -153,6 +193,7 @@ class ConnectionPlace:
         *,
         peer: str | None = None,
         keeps: bool = False,
+        opened: float = 0.0,
     ) -> None:
         """`keeps`: it is not closed for being idle."""
         self._table = table
@@ -162,11 +203,14 @@ class ConnectionPlace:
         self.peer = peer
         self.app: str | None = None
         self.busy = False
+        self.opened = opened
+        self.has_asked = False
+        """It has sent a request."""
         self.move(groups)
 
     def begin(self) -> None:
         """A request is being answered."""
-        self.busy = True
+        self.busy = self.has_asked = True
         for group in self.groups:
             group.idle.pop(self, None)
 
@@ -197,6 +241,16 @@ class ConnectionPlace:
 
     def has_input(self) -> bool:
         return self._connection.has_input()
+
+    @property
+    def is_surplus(self) -> bool:
+        """Whether its peer has more connections than it may have for long."""
+        return any(len(group.places) > group.most for group in self.groups)
+
+    def close_surplus(self) -> None:
+        """Closes idle connections of the same peer where those are too many."""
+        if self.peer is not None:
+            self._table.close_surplus(self.peer)
 
     def close(self) -> None:
         """Closes the connection for another one."""

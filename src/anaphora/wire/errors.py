@@ -174,9 +174,7 @@ def read_response(
         error = kind(f"HTTP {status} {NO_ERROR_OBJECT}", status=status)
     shorten(error)
     if is_cut:
-        error.args = (f"{error} (of the response, {MAX_ERROR_BYTES:,} bytes were read)",)
-        if error.details is not None:
-            error.details = {**error.details, "message": str(error)}
+        _set_message(error, f"{error} (of the response, {MAX_ERROR_BYTES:,} bytes were read)")
     error.request_id = request_id_in(headers) or error.request_id
     return with_retry_hints(error, headers, now)
 
@@ -199,12 +197,18 @@ def shorten(error: errors.AnaphoraError) -> None:
     """Cuts what a provider wrote: every text of an error is searched for secrets later."""
     text = str(error)
     if len(text) > MAX_MESSAGE:
-        error.args = (f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)",)
+        _set_message(error, f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)")
     if isinstance(error, Upstream):
         for name in ("code", "param"):
             value = getattr(error, name)
             if isinstance(value, str) and len(value) > _MAX_NAME:
                 setattr(error, name, f"{value[:_MAX_NAME]}…")
+
+
+def _set_message(error: errors.AnaphoraError, text: str) -> None:
+    error.args = (text,)
+    if isinstance(error, Upstream) and error.details is not None:
+        error.details = {**error.details, "message": text}
 
 
 def with_retry_hints(

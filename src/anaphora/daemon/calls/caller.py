@@ -235,6 +235,8 @@ class DelegatedCall(Caller):
             history = self._tools.history
             builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
         try:
+            if self._call.is_large:
+                await builder.work(prepared.block_shares)  # for its bill, and kept until then
             bound = self._bill.bound = await builder.work(lambda: builder.bound(prepared, target))
         except NotGranted as error:
             near = self._tools.nearest(self._call.app, target.model)

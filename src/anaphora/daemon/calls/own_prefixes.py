@@ -22,7 +22,12 @@ from anaphora.cache.simulator.prefixes import lifetime_of
 from anaphora.cache.simulator.prompt import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
-from anaphora.daemon.shared_state.prompt_names import earlier_ends, is_reply, replies_after
+from anaphora.daemon.shared_state.prompt_names import (
+    MOST_CHUNKS,
+    earlier_ends,
+    is_reply,
+    replies_after,
+)
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan
@@ -35,6 +40,8 @@ _log = logging.getLogger("anaphora.daemon")
 _MOST = 32_768
 #: Positions of a prompt that are looked for, and leading ones that are noted.
 _MOST_POSITIONS, _MOST_LEADING = 96, 16
+#: Markers that are looked at, from the last: providers take four.
+_MOST_MARKS = 32
 #: Positions before a marker at which the provider looks for an entry.
 _LOOK_BACK = 20
 #: Seconds that an entry may be read where the rules do not say.
@@ -206,7 +213,8 @@ class OwnPrefixes:
         now, or that is not known."""
         prompt = ComparedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
-        if not any(is_reply(prompt, position) for position in range(first, len(prompt))):
+        looked_at = range(first, min(len(prompt), first + MOST_CHUNKS))
+        if not any(is_reply(prompt, position) for position in looked_at):
             return None
         name = self._split_name(scope, prompt)
         try:
@@ -255,7 +263,7 @@ def _bytes(key: Hashable) -> bytes:
 def _looked_up(prompt: ComparedPrompt, plan: Plan) -> list[int]:
     """Where a prefix that the app has sent may end, the longest first: before markers, where
     earlier prompts of the conversation ended, and in tools and system prompt."""
-    marks = [mark.chunk for mark in plan.marks]
+    marks = [mark.chunk for mark in plan.marks[-_MOST_MARKS:]]
     if plan.automatic is not None:
         marks.append(prompt.rendered.cacheable - 1)
     found = {at for mark in marks for at in range(mark, max(-1, mark - _LOOK_BACK), -1)}
@@ -277,7 +285,7 @@ def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[t
         lifetime = lifetime_of(rules) or _UNKNOWN_LIFETIME
         for position in (*_leading(prompt), last):
             yield position, lifetime
-    ends: list[tuple[int, Ttl]] = [(mark.chunk, mark.ttl) for mark in plan.marks]
+    ends: list[tuple[int, Ttl]] = [(mark.chunk, mark.ttl) for mark in plan.marks[-_MOST_MARKS:]]
     if plan.automatic is not None:
         ends.append((last, plan.automatic))
     for position, ttl in ends:

@@ -88,22 +88,25 @@ def _decode_list(elements: Sequence[msgspec.Raw], depth: int) -> list[Any]:
 
 
 def _check_values(data: bytes, most: int, what: str) -> None:
-    count = 0
-    for more in _values(data):
+    count = texts = 0
+    for more, text in _values(data):
         count += more
-        if count > most:
+        texts += text
+        # Of two texts, one stands behind a comma or a bracket: where it does not, this is no JSON.
+        if count > most or texts > 2 * most:
             raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
 
 
-def _values(data: bytes) -> Iterator[int]:
+def _values(data: bytes) -> Iterator[tuple[int, int]]:
     """The values of a document, counted by pieces: the commas and opening brackets outside of
-    texts. What is no JSON gives any number."""
+    texts, and the texts. What is no JSON gives any number."""
     position, size = 0, len(data)
     while position < size:
         stop = min(position + _PIECE, size)
         quote = data.find(b'"', position, stop)
         end = stop if quote < 0 else quote
-        yield sum(data.count(each, position, end) for each in (b",", b"[", b"{"))
+        found = sum(data.count(each, position, end) for each in (b",", b"[", b"{"))
+        yield found, int(quote >= 0)
         position = end
         if quote >= 0:
             position = _after_text(data, quote + 1)

@@ -19,6 +19,8 @@ from anaphora.rendered import Kind
 
 #: Earlier calls of a conversation that a prompt looks for.
 _MOST_TURNS = 4
+MOST_CHUNKS = 2_048
+"""Chunks of a prompt that replies are looked for in: a request may have a hundred thousand."""
 #: Roles of messages that are no reply.
 _ASKING = ("user", "system", "developer", "tool")
 
@@ -78,7 +80,8 @@ def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
     the model."""
     position, found = len(prompt) - 1, 0
     yield position
-    while position > prompt.leading + 1 and found < _MOST_TURNS:
+    last = max(prompt.leading + 1, position - MOST_CHUNKS)
+    while position > last and found < _MOST_TURNS:
         if is_reply(prompt, position) and not is_reply(prompt, position - 1):
             found += 1
             yield position - 1
@@ -88,7 +91,10 @@ def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
 def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
     """How many replies of the model are behind the first chunks; 2 stands for more."""
     replies, before = 0, False
-    for position in range(max(chunks, prompt.leading + 1), len(prompt)):
+    first = max(chunks, prompt.leading + 1)
+    if len(prompt) - first > MOST_CHUNKS:
+        return 2
+    for position in range(first, len(prompt)):
         reply = is_reply(prompt, position)
         replies += reply and not before
         if replies == 2:
