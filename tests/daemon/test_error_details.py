@@ -280,8 +280,8 @@ def test_what_is_masked_may_stand_anywhere(
 )
 @pytest.mark.parametrize("begin", ["", "account", "user_id: ", "x@", "fd00:"])
 def test_long_texts_are_masked_in_linear_time(begin: str, piece: str) -> None:
-    """A search that looks at a text again for each of its characters would take an hour."""
-    text = begin + piece * (200_000 // len(piece))
+    """A search that looks at a text again for each of its characters would take minutes."""
+    text = begin + piece * (40_000 // len(piece))
     assert len(without_accounts(text, "own.example")) <= len(text)
 
 
