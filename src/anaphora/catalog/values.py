@@ -9,7 +9,7 @@ from typing import Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar
 import msgspec
 
 from anaphora.errors import InvalidCatalog
-from anaphora.values import TTL_SECONDS, Section, Ttl
+from anaphora.values import TTL_SECONDS, Section, Ttl, Usage
 
 T = TypeVar("T")
 
@@ -347,6 +347,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         granule = self.granule_tokens.value
         whole = tokens // granule * granule
         return whole if whole >= self.minimum_tokens.value else 0
+
+    def input_cost(self, usage: Usage) -> float:
+        """The cost of the input, in input tokens."""
+        cost = (usage.uncached or 0) + (usage.read or 0) * self.read_price.value
+        for ttl, tokens in (usage.written or {}).items():
+            cost += tokens * (1.0 if ttl == "unsplit" else self.writing(ttl))
+        return cost
 
     def writing(self, ttl: Ttl) -> float:
         """The price of a write, in multiples of the input price."""

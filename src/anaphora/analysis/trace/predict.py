@@ -12,13 +12,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.cache.bill_errors import BillErrors, BillRange
+from anaphora.cache.read_history import KEPT, ReadHistory, Shortfall
 from anaphora.cache.simulator import Chance, Fate, Outcome, Simulator, Span
 from anaphora.cache.simulator.outcome import spans_of
 from anaphora.catalog import CacheRules
+from anaphora.values import TTL_SECONDS
 
 from .account import Account
 from .blocks import KnownBlocks
 from .format import Trace, TraceCall, TraceUsage
+from .read_candidates import SIMULATED
 from .prompts import Replay, in_order
 from .sent_blocks import CallPrompt
 
@@ -78,6 +82,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Its start is not recorded."""
     implicit: bool = False
     granule: int = 1
+    bill_range: BillRange | None = None
+    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
     delay: float = 0.0
     """Seconds in which a write may not be visible yet."""
 
@@ -165,6 +171,10 @@ class Predictor:
         """By account, provider, the model of the conversation, and wire."""
         self._simulators: dict[tuple[str | None, str, str, str | None], Simulator] = {}
         """By the same, with the model of the call."""
+        self._histories: dict[tuple[str | None, str], ReadHistory] = {}
+        """By account and provider."""
+        self._errors: dict[tuple[str | None, str], BillErrors] = {}
+        self._first_reads: dict[tuple[str | None, str], dict[str, int]] = {}
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
@@ -210,7 +220,29 @@ class Predictor:
             # What a call leaves is kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
         older = billed is not None and billed.cache_read in replay.left
-        changed = replay.changed_at(account, in_loop=in_loop)
+        early = replay.changed_at(account, in_loop=in_loop)
+        entry = trace.account, replay.provider
+        history = self._histories.setdefault(entry, ReadHistory())
+        first_reads = self._first_reads.setdefault(entry, {})
+        beginning = first_reads.get(replay.called_model, first_reads.get("", 0))
+        marked = before is not None and _is_marked(before, rules)
+        simulated = outcome if early is None else _changed_at(outcome, early)
+        candidates = replay.reads.candidates(rules, simulated.read, beginning, marked=marked)
+        kind = "loop" if in_loop else "turn"
+        if before is not None and before.messages == call.messages:
+            kind = "again"
+        ttl = TTL_SECONDS[replay.ttls[1]] if marked else simulator.lifetime or 0.0
+        situations = replay.reads.situations(replay.called_model, kind, idle=idle is not None and idle > ttl)
+        chosen = SIMULATED
+        predicted = simulated
+        if self._elsewhere is None:
+            chosen = history.choose(situations, candidates, SIMULATED)
+            if chosen != SIMULATED:
+                predicted = _changed_at(outcome, candidates[chosen])
+            stated = Shortfall(rules.missed.value if rules.missed is not None else 0., rules.cut_short.value if rules.cut_short is not None else 0., .5)
+            short = history.shortfall(situations, stated)
+            if predicted.read:
+                chances = (Chance(short.missed, "missed", _changed_at(outcome, 0)), Chance(short.cut_short, "cut_short", _changed_at(outcome, rules.whole_granules(int(predicted.read*short.part)))))
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:
                 replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
@@ -222,8 +254,18 @@ class Predictor:
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
         simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
+        errors = self._errors.setdefault(entry, BillErrors())
+        ctx = (replay.called_model, kind if before is not None else "first"), (replay.called_model,), (kind,), ()
+        cost = rules.input_cost(predicted.usage())
+        bill_range = errors.range_of(ctx, cost)
         if billed is not None:
+            errors.learn(ctx, cost, rules.input_cost(billed.usage()))
             replay.before = call
+            if self._elsewhere is None:
+                history.learn(situations, candidates, predicted.read, billed.cache_read)
+                replay.reads.add(billed, _left_by(call, rules) or 0, kind)
+                if before is None:
+                    first_reads[replay.called_model] = first_reads[""] = billed.cache_read
         return Predicted(
             trace=trace.id,
             call=index,
@@ -234,8 +276,8 @@ class Predictor:
             at=call.at,
             gap=idle,
             in_loop=in_loop,
-            outcome=outcome if changed is None else _changed_at(outcome, changed),
-            chances=chances if changed is None else (),
+            outcome=predicted,
+            chances=chances,
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
             lapsed=lapsed,
@@ -243,6 +285,7 @@ class Predictor:
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=not _is_marked(call, rules),
+            bill_range=bill_range,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
@@ -300,6 +343,13 @@ class Predictor:
 
 def _changed_at(outcome: Outcome, tokens: int) -> Outcome:
     """The outcome when the beginning has changed after so many tokens."""
+    if tokens > outcome.read:
+        tokens = min(tokens, outcome.total)
+        spans = [Span(0, tokens, "read", "found")]
+        for span in outcome.spans:
+            if span.end > tokens:
+                spans.append(Span(max(span.start, tokens), span.end, span.fate, span.reason, span.ttl, span.detail))
+        return Outcome(spans_of(*spans))
     written = next((span for span in outcome.spans if span.fate == "written"), None)
     spans: list[Span] = []
     for span in outcome.spans:

@@ -23,6 +23,7 @@ from anaphora.values import Ttl
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlock, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall, TraceUsage
+from .read_candidates import ConversationReads
 from .sent_blocks import CallPrompt, SentBlocks
 
 #: The least time between a call and the next that sends its reply back.
@@ -103,6 +104,7 @@ class Replay:
         """Blocks behind the last marker, where none are recorded, by the last bill."""
         self._early: dict[bool, int] = {}
         """What the last call read, inside a tool loop or not, when that was less than expected."""
+        self.reads = ConversationReads()
         self._times: list[float] = []
         """When each call started, as last computed."""
 
