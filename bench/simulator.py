@@ -205,9 +205,7 @@ def append_only(files: list[Played]) -> list[Predicted]:
 def legal(call: Predicted) -> bool:
     """Whether a prediction is a value that OpenAI may bill: nothing, or whole granules, and no
     fewer than the minimum."""
-    least = catalog.rules(call.provider, call.model).minimum_tokens.value
-    read = call.outcome.read
-    return read == 0 or (read % call.granule == 0 and read >= least)
+    return catalog.rules(call.provider, call.model, call.wire).may_read(call.outcome.read)
 
 
 def share(part: int, whole: int) -> float | None:

@@ -22,6 +22,7 @@ from anaphora.errors import InvalidCatalog, InvalidRequest
 
 from . import dialects
 from .dialects import Dialects, decode_dialects
+from .names import GATEWAYS
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import (
     CatalogRow,
@@ -100,6 +101,7 @@ FILES: dict[str, tuple[str, ...]] = {
         ).split()
     },
     "openai": ("openai.toml", "openai_models.toml"),
+    **dict.fromkeys(("vercel", "litellm", "opencode", "copilot"), ("gateways.toml",)),
     **dict.fromkeys(("huggingface", "snowflake", "crusoe", "together"), ("hosts.toml",)),
 }
 
@@ -116,20 +118,15 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def profile(self, provider: str, model: str) -> Profile:
         """The model's profile; for an unknown one its provider's defaults, `known=False`."""
-        entries = self._of(provider)
-        entry = entries.find(model)
-        if entry is None:
-            return msgspec.structs.replace(entries.default.profile, id=model)
-        return entry.profile
+        profile = self._of(provider).find(model).profile
+        return profile if profile.known else msgspec.structs.replace(profile, id=model)
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
         """The model's cache rules, for a wire where they differ by it; for an unknown model its
         provider's conservative defaults."""
-        entries = self._of(provider)
-        known = entries.find(model)
-        entry = entries.default if known is None else known
+        entry = self._of(provider).find(model)
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
-        return msgspec.structs.replace(rules, model=model) if known is None else rules
+        return rules if rules.model else msgspec.structs.replace(rules, model=model)
 
     def row_of(self, provider: str, model: str, figure: str, wire: str | None = None) -> str:
         """The file and row that state a figure of the cache rules: `zai.toml rules[0]`."""
@@ -149,7 +146,9 @@ class Catalog(msgspec.Struct, frozen=True):
             below = entries.get(provider) or ProviderEntries(provider, lambda: SHIPPED.defaults)
             own = tuple(row for row in rows if row.provider == provider)
             entries[provider] = below.with_rows(own)
-        return Catalog(entries)
+        together: dict[str, ProviderEntries] = {}
+        together |= {name: one.beside(together) for name, one in entries.items()}
+        return Catalog(together)
 
     def _of(self, provider: str) -> ProviderEntries:
         if provider in self.entries:
@@ -173,7 +172,11 @@ class ShippedTables:
     @functools.cached_property
     def catalog(self) -> Catalog:
         read = functools.partial
-        return Catalog({name: ProviderEntries(name, read(self._rows_of, name)) for name in FILES})
+        entries: dict[str, ProviderEntries] = {}
+        for name in FILES:
+            vendors = entries if name in GATEWAYS else None
+            entries[name] = ProviderEntries(name, read(self._rows_of, name), vendors)
+        return Catalog(entries)
 
     @functools.cached_property
     def defaults(self) -> tuple[CatalogRow, ...]:

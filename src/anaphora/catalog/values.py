@@ -228,6 +228,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Shorter prefixes are not cached, without an error."""
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
     """Cached lengths are multiples of this; 1 where the boundary is exact."""
+    granule_offset: Figure[Count] | None = None
+    """Cached lengths are this much less than multiples of `granule_tokens`; None: nothing."""
     invalidates: dict[CacheParam, Figure[tuple[Section, ...]]]
     """The sections that a change of each parameter invalidates."""
 
@@ -326,6 +328,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise self._invalid(f"{min(both)} is both markable and unmarkable")
         if (self.lookback_positions is None) != (self.lookback_unit is None):
             raise self._invalid("lookback_positions and lookback_unit come together")
+        if self.offset >= self.granule_tokens.value:
+            raise self._invalid("granule_offset must be less than granule_tokens")
 
     @property
     def caches_tokens(self) -> bool:
@@ -342,10 +346,16 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             return self.slots.value > 0 and not own
         return self.mechanism.value == "explicit"
 
+    @property
+    def offset(self) -> int:
+        """What cached lengths lack to a multiple of a granule."""
+        return 0 if self.granule_offset is None else self.granule_offset.value
+
     def whole_granules(self, tokens: int) -> int:
-        """How much of a prefix is cached: whole granules, and nothing below the minimum."""
-        granule = self.granule_tokens.value
-        whole = tokens // granule * granule
+        """How much of a prefix is cached: whole granules, less their offset, and nothing below the
+        minimum."""
+        granule, offset = self.granule_tokens.value, self.offset
+        whole = (tokens + offset) // granule * granule - offset
         return whole if whole >= self.minimum_tokens.value else 0
 
     def input_cost(self, usage: Usage) -> float:
@@ -354,6 +364,16 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         for ttl, tokens in (usage.written or {}).items():
             cost += tokens * (1.0 if ttl == "unsplit" else self.writing(ttl))
         return cost
+
+    @property
+    def shortest_prefix(self) -> int:
+        """The tokens of the shortest prefix that is cached."""
+        granule, offset = self.granule_tokens.value, self.offset
+        return max(1, -(-(self.minimum_tokens.value + offset) // granule)) * granule - offset
+
+    def may_read(self, tokens: int) -> bool:
+        """Whether a read may have this length."""
+        return tokens == 0 or self.whole_granules(tokens) == tokens
 
     def writing(self, ttl: Ttl) -> float:
         """The price of a write, in multiples of the input price."""

@@ -322,7 +322,7 @@ def not_cached(
     tokens = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
     if usage is not None and usage.input and not rules.slots.value:
         tokens = usage.input
-    least = max(rules.minimum_tokens.value, rules.granule_tokens.value)
+    least = rules.shortest_prefix
     minimum = f"the minimum of {counted(least, 'token')}"
     if tokens < least:
         text = f"the previous prompt was below {minimum} (about {tokens:,})"
