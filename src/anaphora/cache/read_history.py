@@ -18,7 +18,9 @@ ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 #: The prediction that no other may be behind: a call reads what the previous one left.
 KEPT = "kept"
 #: What the rules say counts like so many bills.
-_PRIOR = 20.0
+_PRIOR = 40.0
+#: A prediction is ahead of another by so many standard deviations, and one right call more.
+_DEVIATIONS = 1.5
 #: What an earlier bill counts beside the next one.
 _FADING = 0.98
 
@@ -84,7 +86,7 @@ class _Counts:
     def is_ahead(self, name: str, other: str) -> bool:
         """By more than chance would have it."""
         won, lost = self._won.get((name, other), 0.0), self._won.get((other, name), 0.0)
-        return won - lost > 1 + math.sqrt(won + lost)
+        return won - lost > 1 + _DEVIATIONS * math.sqrt(won + lost)
 
     def is_behind(self, name: str, other: str) -> bool:
         return self._won.get((name, other), 0.0) < self._won.get((other, name), 0.0)

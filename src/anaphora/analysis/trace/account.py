@@ -13,15 +13,10 @@ import msgspec
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
-#: The assumed tokens of a system prompt and tools that are not recorded.
-_UNKNOWN = 3000
-#: The catalog's ratio counts like so many billed tokens.
-_PRIOR = 2000
-#: A growth by more or less than this factor is not explained by the text: something was dropped, or
-#: sent without being recorded.
-_FACTOR = 3.0
-#: The most that one call adds to what is known about the ratio.
-_HEAVIEST = 2000
+from .token_scale import TokenScale
+
+#: The assumed tokens of a system prompt and tools that are not recorded, before the first bill.
+_UNKNOWN = 30_000
 #: How far a read may end from the end of a reply, where it ends there at all.
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
@@ -75,31 +70,10 @@ class BilledLengths(dict[Hashable, int]):
         return tokens
 
 
-class TokenScale:
-    """Bytes of text per token, learned from how much the bills grew from one call to the next. A
-    first bill shows nothing: it contains what is not recorded."""
-
-    def __init__(self, per_token: float) -> None:
-        self._stated = per_token
-        self._estimated = self._billed = float(_PRIOR)
-
-    @property
-    def per_token(self) -> float:
-        return self._stated * self._estimated / self._billed
-
-    def learn(self, text: int, tokens: int) -> None:
-        """A growth by so many bytes of text was billed as so many tokens."""
-        estimated = text / self._stated
-        if tokens > 0 and 1 / _FACTOR < tokens / max(1.0, estimated) < _FACTOR:
-            weight = min(1.0, _HEAVIEST / estimated)
-            self._estimated += weight * estimated
-            self._billed += weight * tokens
-
-
 class Lead(msgspec.Struct, eq=False):
     """An unrecorded beginning of conversations: system prompt and tools."""
 
-    total: int = _UNKNOWN
+    total: int
     """Its tokens in the latest conversation that had it."""
     shared: int | None = None
     """The part that other conversations read, by their bills; None until one has."""
@@ -121,7 +95,11 @@ class Leads:
     or else the latest one. The first conversation of a group and the later ones, such as subagents,
     are told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, usual: int) -> None:
+        """`usual`: the tokens of other models' conversations, or of any."""
+        self._totals: dict[bool, int] = {}
+        """The tokens of the latest ones, by whether they open a group."""
+        self._usual = usual
         self._by_message: dict[tuple[str, Hashable], Beginning] = {}
         self._latest: dict[bool, Lead] = {}
         self._by_length: dict[int, Lead] = {}
@@ -136,9 +114,10 @@ class Leads:
         same = self._by_message.get((group, message))
         if same is not None:
             return Beginning(same.lead, same.rest, opens)
-        lead = self._latest.get(opens) or self._latest.get(not opens) or Lead()
+        lead = self._latest.get(opens) or self._latest.get(not opens) or Lead(self._usual)
+        lead.total = self._totals.get(opens, self._totals.get(not opens, self._usual))
         if self._not_read[opens] >= _NOT_SHARED:
-            lead = Lead(total=lead.total)
+            lead = Lead(lead.total)
         begun = self._by_message[group, message] = Beginning(lead, ("rest", group), opens)
         self._latest[opens] = lead
         return begun
@@ -163,9 +142,9 @@ class Leads:
             if other is None and cut and read != lead.shorter:
                 lead.shorter = read
             else:
-                lead = other or Lead(shared=read)
+                lead = other or Lead(total, shared=read)
                 self._by_length[read] = lead
-        lead.total = total
+        lead.total = self._totals[begun.opens_group] = total
         begun.lead = self._latest[begun.opens_group] = lead
 
 
@@ -177,8 +156,8 @@ class ReplyEnds:
         self._seen: Counter[int] = Counter()
 
     @property
-    def usual(self) -> int:
-        return self._seen.most_common(1)[0][0] if self._seen else 0
+    def usual(self) -> int | None:
+        return self._seen.most_common(1)[0][0] if self._seen else None
 
     def learn(self, difference: int) -> None:
         if abs(difference) <= _NEAR:
@@ -274,12 +253,15 @@ class Account:
     """What the bills of one account's conversations with one model have shown. A call may go to
     another model, which has a cache of its own."""
 
-    def __init__(self, rules: CacheRules, per_token: float) -> None:
+    def __init__(
+        self, rules: CacheRules, per_token: float, unrecorded: int | None = None
+    ) -> None:
+        """`unrecorded`: tokens that conversations with other models did not record."""
         self.rules = rules
         self._lengths = BilledLengths()
         self._groups: dict[str, BilledLengths] = {}
         self.scale = TokenScale(per_token)
-        self.leads = Leads()
+        self.leads = Leads(_UNKNOWN if unrecorded is None else unrecorded)
         self.reply_ends = ReplyEnds()
         self.replies = CachedReplies(rules)
         self.early_reads = EarlyReads()

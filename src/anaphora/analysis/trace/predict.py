@@ -7,7 +7,9 @@ a call reads what the previous call of the conversation left in the cache.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
+from statistics import median_low
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -173,6 +175,8 @@ class Predictor:
         """By the same, with the model of the call."""
         self._histories: dict[tuple[str | None, str], ReadHistory] = {}
         """By account and provider."""
+        self._unrecorded: dict[tuple[str | None, str], deque[float]] = {}
+        """By the same: the bytes that the latest conversations did not record."""
         self._errors: dict[tuple[str | None, str], BillErrors] = {}
         self._first_reads: dict[tuple[str | None, str], dict[str, int]] = {}
 
@@ -189,7 +193,9 @@ class Predictor:
     def _account(self, replay: Replay) -> Account:
         key = replay.trace.account, replay.provider, replay.model, replay.wire
         if key not in self._accounts:
-            self._accounts[key] = Account(replay.rules, replay.per_token[0])
+            per_token, other = replay.per_token[0], self._unrecorded.get(key[:2])
+            unrecorded = None if other is None else round(median_low(other) / per_token)
+            self._accounts[key] = Account(replay.rules, per_token, unrecorded)
         return self._accounts[key]
 
     def _simulator(self, replay: Replay) -> Simulator:
@@ -227,17 +233,23 @@ class Predictor:
         beginning = first_reads.get(replay.called_model, first_reads.get("", 0))
         marked = before is not None and _is_marked(before, rules)
         simulated = outcome if early is None else _changed_at(outcome, early)
-        candidates = replay.reads.candidates(rules, simulated.read, beginning, marked=marked)
+        candidates = replay.reads.candidates(rules, simulated.read, beginning, marked=marked, in_loop=in_loop, reply_end=account.reply_ends.usual if rules.granule_tokens.value == 1 else None)
         kind = "loop" if in_loop else "turn"
         if before is not None and before.messages == call.messages:
             kind = "again"
         ttl = TTL_SECONDS[replay.ttls[1]] if marked else simulator.lifetime or 0.0
-        situations = replay.reads.situations(replay.called_model, kind, idle=idle is not None and idle > ttl)
+        agent = prompt.key(prompt.leading) if prompt.leading >= 0 and replay.begun is None else None
+        situations = replay.reads.situations((agent, replay.called_model), replay.called_model, kind, idle=idle is not None and idle > ttl)
         chosen = SIMULATED
         predicted = simulated
         if self._elsewhere is None:
-            chosen = history.choose(situations, candidates, SIMULATED)
-            if chosen != SIMULATED:
+            default = SIMULATED
+            if before is None and replay.begun is not None and not simulated.read:
+                default = "beginning"
+            elif before is not None and not rules.automatic_breakpoint.verified:
+                default = KEPT
+            chosen = history.choose(situations, candidates, default)
+            if candidates[chosen] != simulated.read:
                 predicted = _changed_at(outcome, candidates[chosen])
             stated = Shortfall(rules.missed.value if rules.missed is not None else 0., rules.cut_short.value if rules.cut_short is not None else 0., .5)
             short = history.shortfall(situations, stated)
@@ -264,6 +276,8 @@ class Predictor:
             if self._elsewhere is None:
                 history.learn(situations, candidates, predicted.read, billed.cache_read)
                 replay.reads.add(billed, _left_by(call, rules) or 0, kind)
+                if before is None and replay.begun is not None:
+                    self._unrecorded.setdefault(entry, deque(maxlen=5)).append(replay.begun.lead.total * replay.per_token[0])
                 if before is None:
                     first_reads[replay.called_model] = first_reads[""] = billed.cache_read
         return Predicted(

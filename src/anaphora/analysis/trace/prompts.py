@@ -25,6 +25,7 @@ from .blocks import KnownBlocks, TraceBlock, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall, TraceUsage
 from .read_candidates import ConversationReads
 from .sent_blocks import CallPrompt, SentBlocks
+from .token_scale import TextBytes
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
@@ -342,7 +343,7 @@ class Replay:
             key = sent.key(end)
             for block in reply:
                 key = hash((key, block.identity))
-            lengths[key] = billed.total + billed.output + account.reply_ends.usual
+            lengths[key] = billed.total + billed.output + (account.reply_ends.usual or 0)
         self._size_reply(call, reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
@@ -383,8 +384,9 @@ class Replay:
         before = self.before
         if before is None or before.usage is None or before.messages >= call.messages:
             return
-        new = [block.size for block in self.blocks.messages[before.messages : call.messages]]
-        text, other = sum(size.text for size in new), sum(size.other for size in new)
+        text, other = TextBytes(), 0
+        for block in self.blocks.messages[before.messages : call.messages]:
+            text, other = text.plus(block.kind, block.size.text), other + block.size.other
         account.scale.learn(text, billed.total - before.usage.total - other)
         if self.rules.granule_tokens.value == 1 and before.usage.output is not None:
             end = before.usage.total + before.usage.output
@@ -459,7 +461,11 @@ class Replay:
     ) -> None:
         """The output tokens of a reply are those that it has when it is sent back, where they fit
         its text. Hidden reasoning is sent back at some providers only."""
-        estimates = [block.size.tokens(account.scale.per_token) for block in reply]
+        estimates = [
+            math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))
+            + block.size.other
+            for block in reply
+        ]
         estimated, output = sum(estimates), billed.output or 0
         least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
         fitting = (output, output - (billed.reasoning or 0))

@@ -27,7 +27,7 @@ class ConversationReads:
         """The class of the last read, by the kind of call."""
 
     def candidates(
-        self, rules: CacheRules, simulated: int, beginning: int, *, marked: bool
+        self, rules: CacheRules, simulated: int, beginning: int, *, marked: bool, in_loop: bool, reply_end: int | None = None
     ) -> dict[str, int]:
         """The tokens that each way predicts. `beginning`: what other conversations have read of
         theirs; `marked`: what the last call left is at markers."""
@@ -36,6 +36,9 @@ class ConversationReads:
         if usage is None:
             return found
         found[KEPT] = self._left
+        if marked and in_loop:
+            # Nothing is cached behind the last marker.
+            found[SIMULATED] = min(simulated, self._left)
         found["as before"] = usage.cache_read
         found["older"] = self._left_before
         output, reasoning = usage.output or 0, usage.reasoning or 0
@@ -43,16 +46,26 @@ class ConversationReads:
         replies = {"with reply": output, "with visible reply": output - reasoning}
         for name, reply in replies.items():
             found[name] = end + reply if marked else rules.whole_granules(end + reply)
+            if reply_end is not None:
+                found[name] = usage.total + reply + reply_end
         if self._turn is not None:
             found["turn"], found["as last turn"] = self._turn
         return found
 
-    def situations(self, model: str, kind: str, *, idle: bool) -> tuple[Hashable, ...]:
+    def situations(
+        self, agent: Hashable, model: str, kind: str, *, idle: bool
+    ) -> tuple[Hashable, ...]:
         """Of the next call, the closest first."""
         if self._usage is None:
-            return ((model, "first"), ("first",))
+            return (agent, "first"), (model, "first"), ("first",)
         last = self._classes.get(kind)
-        return (model, kind, idle, last), (model, kind, idle), (kind, idle, last), (kind, idle)
+        return (
+            (agent, kind, idle, last),
+            (model, kind, idle, last),
+            (model, kind, idle),
+            (kind, idle, last),
+            (kind, idle),
+        )
 
     def add(self, usage: TraceUsage, left: int, kind: str) -> None:
         """The bill of the next call, and what it left in the cache by that."""
