@@ -78,8 +78,8 @@ class Recorded:
         self.traces = [one for file in files for one in self._read(file)]
 
     def _read(self, file: Path) -> Iterator[Trace]:
-        entries = trace.read(_format(file), lines_of(file)) if _format(file) else ()
-        for entry in entries:
+        found = _format(file)
+        for entry in () if found is None else trace.read(found, lines_of(file)):
             if isinstance(entry, Problem):
                 self.skipped[f"{entry.kind}: {entry.reason[:100]}"] += 1
             elif (why := unsupported(entry.trace.provider, entry.trace.model)) is not None:

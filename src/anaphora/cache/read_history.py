@@ -23,6 +23,8 @@ _PRIOR = 40.0
 _DEVIATIONS = 1.5
 #: What an earlier bill counts beside the next one.
 _FADING = 0.98
+#: A weight above which all are made smaller.
+_HEAVIEST = 1e100
 
 
 def read_class(read: int, kept: int) -> ReadClass:
@@ -43,66 +45,98 @@ class Shortfall(NamedTuple):
 
 
 class _Counts:
-    """The bills of one situation."""
+    """The bills of one situation. The later a bill, the more it counts: with the weight that the
+    bill after it is smaller by."""
+
+    __slots__ = (
+        "_alike",
+        "_cut_short",
+        "_exact",
+        "_expected",
+        "_missed",
+        "_part",
+        "_weight",
+        "_won",
+    )
 
     def __init__(self) -> None:
-        self.bills = 0.0
+        self._weight = 1.0
+        """Of the latest bill; everything counted is divided by it."""
         self._exact: dict[str, float] = {}
         self._alike: dict[str, float] = {}
         """How often a prediction was right to the token, and in its class."""
-        self._won: dict[tuple[str, str], float] = {}
-        """How often one prediction was better than another."""
-        self.expected = self.missed = self.cut_short = self.part = 0.0
+        self._won: dict[str, dict[str, float]] = {}
+        """How often a prediction was better than another."""
+        self._expected = self._missed = self._cut_short = self._part = 0.0
 
-    def add(self, candidates: Mapping[str, int], read: int) -> None:
-        kept = candidates.get(KEPT, 0)
+    def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
+        """A call read so many tokens; `expected` was predicted."""
+        self._weight /= _FADING
+        if self._weight > _HEAVIEST:
+            self._weigh_anew()
+        weight, kept = self._weight, candidates.get(KEPT, 0)
         happened = read_class(read, kept)
-        for counts in (self._exact, self._alike, self._won):
-            for key in counts:
-                counts[key] *= _FADING
-        self.bills = self.bills * _FADING + 1
-        points: dict[str, int] = {}
+        points: dict[str, float] = {}
         for name, tokens in candidates.items():
             exact, alike = tokens == read, read_class(tokens, kept) == happened
-            self._exact[name] = self._exact.get(name, 0.0) + exact
-            self._alike[name] = self._alike.get(name, 0.0) + alike
-            points[name] = exact + alike
+            self._exact[name] = self._exact.get(name, 0.0) + weight * exact
+            self._alike[name] = self._alike.get(name, 0.0) + weight * alike
+            points[name] = weight * (exact + alike)
         for name, better in points.items():
+            won = self._won.setdefault(name, {})
             for other, worse in points.items():
                 if better > worse:
-                    self._won[name, other] = self._won.get((name, other), 0.0) + better - worse
-
-    def fall_short(self, expected: int, read: int) -> None:
-        """A call that was expected to read so many tokens read so many."""
-        if not expected:
-            return
-        missed, cut_short = not read, 0 < read < expected
-        self.expected = self.expected * _FADING + 1
-        part = read / expected if cut_short else 0.0
-        self.missed = self.missed * _FADING + missed
-        self.cut_short = self.cut_short * _FADING + cut_short
-        self.part = self.part * _FADING + part
+                    won[other] = won.get(other, 0.0) + better - worse
+        if expected:
+            self._expected += weight
+            self._missed += weight * (not read)
+            if 0 < read < expected:
+                self._cut_short += weight
+                self._part += weight * read / expected
 
     def is_ahead(self, name: str, other: str) -> bool:
         """By more than chance would have it."""
-        won, lost = self._won.get((name, other), 0.0), self._won.get((other, name), 0.0)
+        won, lost = self._wins(name, other), self._wins(other, name)
         return won - lost > 1 + _DEVIATIONS * math.sqrt(won + lost)
 
     def is_behind(self, name: str, other: str) -> bool:
-        return self._won.get((name, other), 0.0) < self._won.get((other, name), 0.0)
-
-    def is_safe(self, name: str) -> bool:
-        """Not behind what the previous call left, neither in tokens nor in classes."""
-        return all(
-            counts.get(name, 0.0) >= counts.get(KEPT, 0.0) for counts in (self._exact, self._alike)
-        )
+        return self._wins(name, other) < self._wins(other, name)
 
     def best(self, candidates: Mapping[str, int], default: str) -> str:
+        """One that is not behind what the previous call left, neither in tokens nor in classes."""
         best = KEPT if KEPT in candidates and self.is_ahead(KEPT, default) else default
         for name in candidates:
-            if self.is_safe(name) and self.is_ahead(name, best):
+            safe = self._is_safe(self._exact, name) and self._is_safe(self._alike, name)
+            if safe and self.is_ahead(name, best):
                 best = name
         return best
+
+    def shortfall(self, stated: Shortfall) -> Shortfall:
+        """How often reads fall short, where `stated` counts like some bills."""
+        weight = _PRIOR * self._weight
+        bills = self._expected + weight
+        cut = stated.cut_short * weight + self._cut_short
+        part = stated.part * stated.cut_short * weight + self._part
+        return Shortfall(
+            missed=(stated.missed * weight + self._missed) / bills,
+            cut_short=cut / bills,
+            part=part / cut if cut else 0.0,
+        )
+
+    def _wins(self, name: str, other: str) -> float:
+        return self._won.get(name, {}).get(other, 0.0) / self._weight
+
+    @staticmethod
+    def _is_safe(right: dict[str, float], name: str) -> bool:
+        return right.get(name, 0.0) >= right.get(KEPT, 0.0)
+
+    def _weigh_anew(self) -> None:
+        weight, self._weight = self._weight, 1.0
+        for counts in (self._exact, self._alike, *self._won.values()):
+            for name in counts:
+                counts[name] /= weight
+        self._expected, self._missed = self._expected / weight, self._missed / weight
+        self._cut_short, self._part = self._cut_short / weight, self._part / weight
 
 
 class ReadHistory:
@@ -126,21 +160,16 @@ class ReadHistory:
                 closer.append(counts)
         return default
 
+    def knows(self, situations: Sequence[Hashable]) -> bool:
+        """Whether there was a bill in any of these situations."""
+        return any(situation in self._counts for situation in situations)
+
     def shortfall(self, situations: Sequence[Hashable], stated: Shortfall) -> Shortfall:
         """How often a read falls short in such a situation, by the rules and by the bills."""
-        share = stated
         for situation in reversed(situations):
             counts = self._counts.get(situation)
-            if counts is not None:
-                bills = counts.expected + _PRIOR
-                cut = share.cut_short * _PRIOR + counts.cut_short
-                part = share.part * share.cut_short * _PRIOR + counts.part
-                share = Shortfall(
-                    missed=(share.missed * _PRIOR + counts.missed) / bills,
-                    cut_short=cut / bills,
-                    part=part / cut if cut else 0.0,
-                )
-        return share
+            stated = stated if counts is None else counts.shortfall(stated)
+        return stated
 
     def learn(
         self,
@@ -151,6 +180,7 @@ class ReadHistory:
     ) -> None:
         """A call in these situations read so many tokens; `expected` was predicted."""
         for situation in situations:
-            counts = self._counts.setdefault(situation, _Counts())
-            counts.add(candidates, read)
-            counts.fall_short(expected, read)
+            counts = self._counts.get(situation)
+            if counts is None:
+                counts = self._counts[situation] = _Counts()
+            counts.add(candidates, expected, read)

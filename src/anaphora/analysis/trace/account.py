@@ -21,8 +21,6 @@ _UNKNOWN = 30_000
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
 _NOT_SHARED = 2
-#: So many bills in a row show that what the ones before them have shown is no longer so.
-_MOST_CERTAIN = 3
 #: So many reads that end early or find nothing may be misses at random.
 _AT_RANDOM = 2
 #: Seconds in which no provider is known to drop entries: a miss has another reason.
@@ -164,36 +162,6 @@ class ReplyEnds:
             self._seen[difference] += 1
 
 
-class CachedReplies:
-    """Whether a reply can be read with its prompt, as most of the latest bills show. Before the
-    first that does, the rules decide about replies of which it is known whether reasoning was
-    hidden; of the others only the prompt is expected, so that an account that does not fit the
-    rules is not predicted worse than one of which nothing is known. Replies with hidden reasoning,
-    without, and those of which it is not known are told apart."""
-
-    def __init__(self, rules: CacheRules) -> None:
-        self._rules = rules
-        self._certainty: dict[bool | None, int] = {}
-        """By whether reasoning was hidden: 0 and more where replies were read."""
-
-    def cached(self, reasoning: int | None) -> bool:
-        """Whether a reply with so many tokens of hidden reasoning can be read; None: not known."""
-        certainty = self._certainty.get(_hidden(reasoning))
-        if certainty is None:
-            return reasoning is not None and self._rules.reply_cached(reasoning)
-        return certainty >= 0
-
-    def learn(self, reasoning: int | None, *, read: bool) -> None:
-        """Such a reply was read, or only its prompt."""
-        hidden, step = _hidden(reasoning), 1 if read else -1
-        before = self._certainty.get(hidden, -1 if read else 0)
-        self._certainty[hidden] = max(-_MOST_CERTAIN, min(before + step, _MOST_CERTAIN - 1))
-
-
-def _hidden(reasoning: int | None) -> bool | None:
-    return None if reasoning is None else reasoning > 0
-
-
 class EarlyReads:
     """How often a read that ended before the expected end is followed by another that ends there.
     Where that is usual, the client changes its beginning from call to call, and what is recorded of
@@ -253,9 +221,7 @@ class Account:
     """What the bills of one account's conversations with one model have shown. A call may go to
     another model, which has a cache of its own."""
 
-    def __init__(
-        self, rules: CacheRules, per_token: float, unrecorded: int | None = None
-    ) -> None:
+    def __init__(self, rules: CacheRules, per_token: float, unrecorded: int | None = None) -> None:
         """`unrecorded`: tokens that conversations with other models did not record."""
         self.rules = rules
         self._lengths = BilledLengths()
@@ -263,7 +229,6 @@ class Account:
         self.scale = TokenScale(per_token)
         self.leads = Leads(_UNKNOWN if unrecorded is None else unrecorded)
         self.reply_ends = ReplyEnds()
-        self.replies = CachedReplies(rules)
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
         """None where the rules have a verified figure, or entries are at markers."""

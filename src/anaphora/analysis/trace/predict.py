@@ -7,25 +7,19 @@ a call reads what the previous call of the conversation left in the cache.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator
-from statistics import median_low
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.bill_errors import BillErrors, BillRange
-from anaphora.cache.read_history import KEPT, ReadHistory, Shortfall
-from anaphora.cache.simulator import Chance, Fate, Outcome, Simulator, Span
-from anaphora.cache.simulator.outcome import spans_of
-from anaphora.catalog import CacheRules
-from anaphora.values import TTL_SECONDS
+from anaphora.cache.bill_errors import BillRange
+from anaphora.cache.simulator import Chance, Outcome, Simulator
 
 from .account import Account
 from .blocks import KnownBlocks
-from .format import Trace, TraceCall, TraceUsage
-from .read_candidates import SIMULATED
-from .prompts import Replay, in_order
+from .entry_bills import EntryBills
+from .format import Trace, TraceUsage
+from .prompts import Replay, in_order, is_marked, left_by
 from .sent_blocks import CallPrompt
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
@@ -173,12 +167,8 @@ class Predictor:
         """By account, provider, the model of the conversation, and wire."""
         self._simulators: dict[tuple[str | None, str, str, str | None], Simulator] = {}
         """By the same, with the model of the call."""
-        self._histories: dict[tuple[str | None, str], ReadHistory] = {}
+        self._entries: dict[tuple[str | None, str], EntryBills] = {}
         """By account and provider."""
-        self._unrecorded: dict[tuple[str | None, str], deque[float]] = {}
-        """By the same: the bytes that the latest conversations did not record."""
-        self._errors: dict[tuple[str | None, str], BillErrors] = {}
-        self._first_reads: dict[tuple[str | None, str], dict[str, int]] = {}
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
@@ -190,11 +180,11 @@ class Predictor:
             if index + 1 == len(replay.trace.calls):
                 replay.release()
 
-    def _account(self, replay: Replay) -> Account:
+    def _account(self, replay: Replay, entry: EntryBills) -> Account:
         key = replay.trace.account, replay.provider, replay.model, replay.wire
         if key not in self._accounts:
-            per_token, other = replay.per_token[0], self._unrecorded.get(key[:2])
-            unrecorded = None if other is None else round(median_low(other) / per_token)
+            per_token, size = replay.per_token[0], entry.unrecorded
+            unrecorded = None if size is None else round(size / per_token)
             self._accounts[key] = Account(replay.rules, per_token, unrecorded)
         return self._accounts[key]
 
@@ -207,7 +197,8 @@ class Predictor:
 
     def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
         trace, call = replay.trace, replay.trace.calls[index]
-        account = self._account(replay)
+        entry = self._entries.setdefault((trace.account, replay.provider), EntryBills())
+        account = self._account(replay, entry)
         if index == 0:
             replay.begin(account)
         billed, before = call.usage, replay.before
@@ -219,7 +210,6 @@ class Predictor:
         prompt = replay.prompt(call, params, account)
         began = None if before is None else before.at
         idle = None if began is None or call.at is None else call.at - began
-        with_replies = self._with_replies(simulator, account, prompt, at, before)
         outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:
@@ -227,59 +217,34 @@ class Predictor:
             simulator.lifetime = account.lifetime.seconds
         older = billed is not None and billed.cache_read in replay.left
         early = replay.changed_at(account, in_loop=in_loop)
-        entry = trace.account, replay.provider
-        history = self._histories.setdefault(entry, ReadHistory())
-        first_reads = self._first_reads.setdefault(entry, {})
-        beginning = first_reads.get(replay.called_model, first_reads.get("", 0))
-        marked = before is not None and _is_marked(before, rules)
-        simulated = outcome if early is None else _changed_at(outcome, early)
-        candidates = replay.reads.candidates(rules, simulated.read, beginning, marked=marked, in_loop=in_loop, reply_end=account.reply_ends.usual if rules.granule_tokens.value == 1 else None)
-        kind = "loop" if in_loop else "turn"
-        if before is not None and before.messages == call.messages:
-            kind = "again"
-        ttl = TTL_SECONDS[replay.ttls[1]] if marked else simulator.lifetime or 0.0
-        agent = prompt.key(prompt.leading) if prompt.leading >= 0 and replay.begun is None else None
-        situations = replay.reads.situations((agent, replay.called_model), replay.called_model, kind, idle=idle is not None and idle > ttl)
-        chosen = SIMULATED
-        predicted = simulated
+        predicted = None
         if self._elsewhere is None:
-            default = SIMULATED
-            if before is None and replay.begun is not None and not simulated.read:
-                default = "beginning"
-            elif before is not None and not rules.automatic_breakpoint.verified:
-                default = KEPT
-            chosen = history.choose(situations, candidates, default)
-            if candidates[chosen] != simulated.read:
-                predicted = _changed_at(outcome, candidates[chosen])
-            stated = Shortfall(rules.missed.value if rules.missed is not None else 0., rules.cut_short.value if rules.cut_short is not None else 0., .5)
-            short = history.shortfall(situations, stated)
-            if predicted.read:
-                chances = (Chance(short.missed, "missed", _changed_at(outcome, 0)), Chance(short.cut_short, "cut_short", _changed_at(outcome, rules.whole_granules(int(predicted.read*short.part)))))
+            simulated = outcome if early is None else outcome.reading(min(early, outcome.read))
+            situation = replay.situation(call, prompt, simulator, idle, in_loop=in_loop)
+            predicted = entry.predict(
+                replay.reads,
+                situation,
+                rules,
+                (simulated, chances),
+                recorded=replay.begun is None,
+                reply_end=account.reply_ends.usual if rules.granule_tokens.value == 1 else None,
+            )
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:
                 replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
-            if with_replies is not None:
-                replay.learn_replies(billed.cache_read, with_replies, account)
             replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
         simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
-        errors = self._errors.setdefault(entry, BillErrors())
-        ctx = (replay.called_model, kind if before is not None else "first"), (replay.called_model,), (kind,), ()
-        cost = rules.input_cost(predicted.usage())
-        bill_range = errors.range_of(ctx, cost)
         if billed is not None:
-            errors.learn(ctx, cost, rules.input_cost(billed.usage()))
             replay.before = call
-            if self._elsewhere is None:
-                history.learn(situations, candidates, predicted.read, billed.cache_read)
-                replay.reads.add(billed, _left_by(call, rules) or 0, kind)
+            if predicted is not None:
+                entry.learn(predicted, situation, billed, rules)
+                replay.reads.add(situation, billed, left_by(call, rules) or 0)
                 if before is None and replay.begun is not None:
-                    self._unrecorded.setdefault(entry, deque(maxlen=5)).append(replay.begun.lead.total * replay.per_token[0])
-                if before is None:
-                    first_reads[replay.called_model] = first_reads[""] = billed.cache_read
+                    entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
         return Predicted(
             trace=trace.id,
             call=index,
@@ -290,41 +255,19 @@ class Predictor:
             at=call.at,
             gap=idle,
             in_loop=in_loop,
-            outcome=predicted,
-            chances=chances,
+            outcome=outcome if predicted is None else predicted.outcome,
+            chances=chances if predicted is None else predicted.chances,
             billed=billed,
-            baseline=None if before is None else _left_by(before, rules),
+            baseline=None if before is None else left_by(before, rules),
             lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
-            implicit=not _is_marked(call, rules),
-            bill_range=bill_range,
+            implicit=not is_marked(call, rules),
+            bill_range=None if predicted is None else predicted.bill_range,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
-
-    def _with_replies(
-        self,
-        simulator: Simulator,
-        account: Account,
-        prompt: CallPrompt,
-        at: float,
-        before: TraceCall | None,
-    ) -> dict[bool, Outcome] | None:
-        """The outcomes if the last reply can be read and if not; from here on it can where the
-        account's bills say so. None where there is no such reply or its bill shows nothing."""
-        simulator.replies_cached = None
-        if self._elsewhere is not None or before is None or before.usage is None:
-            return None
-        if _is_marked(before, simulator.rules):
-            return None
-        outcomes = {}
-        for cached in (True, False):
-            simulator.replies_cached = cached
-            outcomes[cached] = simulator.predict(prompt, at=at)
-        simulator.replies_cached = account.replies.cached(before.usage.reasoning)
-        return outcomes
 
     def _outcomes(
         self,
@@ -353,43 +296,3 @@ class Predictor:
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
-
-
-def _changed_at(outcome: Outcome, tokens: int) -> Outcome:
-    """The outcome when the beginning has changed after so many tokens."""
-    if tokens > outcome.read:
-        tokens = min(tokens, outcome.total)
-        spans = [Span(0, tokens, "read", "found")]
-        for span in outcome.spans:
-            if span.end > tokens:
-                spans.append(Span(max(span.start, tokens), span.end, span.fate, span.reason, span.ttl, span.detail))
-        return Outcome(spans_of(*spans))
-    written = next((span for span in outcome.spans if span.fate == "written"), None)
-    spans: list[Span] = []
-    for span in outcome.spans:
-        if span.fate != "read":
-            spans.append(span)
-            continue
-        same = max(span.start, min(span.end, tokens))
-        fate: Fate = "uncached" if written is None else "written"
-        ttl = None if written is None else written.ttl
-        spans.append(Span(span.start, same, "read", span.reason))
-        spans.append(Span(same, span.end, fate, "new", ttl, "changed, as the last bill shows"))
-    return Outcome(spans_of(*spans))
-
-
-def _is_marked(call: TraceCall, rules: CacheRules) -> bool:
-    """Whether what a call left is at markers, its own or the provider's."""
-    if rules.mechanism.value == "implicit" or not rules.slots.value:
-        return False
-    provider_marks = rules.automatic_breakpoint.value == "last_message"
-    return rules.mechanism.value == "explicit" or provider_marks or bool(call.breakpoints)
-
-
-def _left_by(call: TraceCall, rules: CacheRules) -> int | None:
-    """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
-    its prompt in whole granules."""
-    assert call.usage is not None
-    if _is_marked(call, rules):
-        return call.usage.cached or None
-    return rules.whole_granules(call.usage.total) or None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from operator import truediv
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from anaphora.cache.simulator import Mark, TokenRuns
@@ -145,7 +144,8 @@ class SentBlocks:
         return self._text_tokens(text) + other + self._conversation.unrecorded_tokens(position)
 
     def _text_tokens(self, text: TextBytes) -> int:
-        return math.ceil(sum(map(truediv, text, self._per_token)))
+        pairs = zip(text, self._per_token, strict=True)
+        return math.ceil(sum(size / ratio for size, ratio in pairs))
 
     def _block(self, position: int) -> TraceBlock:
         if position < len(self._head):
