@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -132,6 +132,12 @@ class Catalog(msgspec.Struct, frozen=True):
         """The file and row that state a figure of the cache rules: `zai.toml rules[0]`."""
         return self._of(provider).row_of(model, figure, wire)
 
+    @property
+    def granularities(self) -> tuple[tuple[int, int], ...]:
+        """Every granule that some row states, and its offset: the largest first, 1 last."""
+        rows = {row for entries in self.entries.values() for row in _stating_granules(entries)}
+        return tuple(sorted({(1, 0), *rows}, reverse=True))
+
     def models(self, provider: str | None = None) -> tuple[Profile, ...]:
         """Every known model, in the order of the rows."""
         selected = self.entries.values() if provider is None else (self._of(provider),)
@@ -155,6 +161,15 @@ class Catalog(msgspec.Struct, frozen=True):
             return self.entries[provider]
         known = ", ".join(sorted(self.entries))
         raise InvalidRequest(f"unknown provider {provider!r}; known: {known}", path="provider")
+
+
+def _stating_granules(entries: ProviderEntries) -> Iterator[tuple[int, int]]:
+    for row in entries.rows:
+        if row.kind == "rules" and "granule_tokens" in row.stated:
+            figures = row.figures
+            granule, less = figures["granule_tokens"], figures.get("granule_offset")
+            yield granule.value, 0 if less is None else less.value
+            yield from ((other.value, 0) for other in granule.disputed)
 
 
 def decode(text: str, *, file: str = "<text>") -> Catalog:

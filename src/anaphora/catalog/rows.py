@@ -348,7 +348,8 @@ class ProviderEntries:
 
     def spelled(self, model: str) -> str:
         """The known model that another provider's spelling stands for; empty if there is none."""
-        return match(model, self.ids) or match(_spelling(model), self._spellings) or ""
+        alike = match(_spelling(model), self._spellings)
+        return match(model, self.ids) or self._spellings.get(alike or "", "")
 
     @functools.cached_property
     def _has_prices(self) -> bool:

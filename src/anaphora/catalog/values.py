@@ -4,7 +4,7 @@
 # third of the time of the catalog's first lookup.
 
 import datetime
-from typing import Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -365,6 +365,19 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             cost += tokens * (1.0 if ttl == "unsplit" else self.writing(ttl))
         return cost
 
+    def with_granules(
+        self, granule: int, offset: int, minimum: int, *, source: str
+    ) -> "CacheRules":
+        """These rules with other lengths of cached prefixes, and nothing else."""
+        changed = dict[str, Any]()
+        if (granule, offset) != (self.granule_tokens.value, self.offset):
+            changed["granule_tokens"] = _replaced(self.granule_tokens, granule, source)
+            less = _replaced(self.granule_tokens, offset, source)
+            changed["granule_offset"] = msgspec.structs.replace(less, disputed=())
+        if minimum != self.minimum_tokens.value:
+            changed["minimum_tokens"] = _replaced(self.minimum_tokens, minimum, source)
+        return msgspec.structs.replace(self, **changed) if changed else self
+
     @property
     def shortest_prefix(self) -> int:
         """The tokens of the shortest prefix that is cached."""
@@ -405,3 +418,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def _invalid(self, message: str) -> InvalidCatalog:
         return InvalidCatalog(message, row=f"rules of {self.provider} {self.model}".rstrip())
+
+
+def _replaced(figure: Figure[int], value: int, source: str) -> Figure[int]:
+    before = Disputed(value=figure.value, source=figure.source)
+    return Figure(value=value, source=source, date=figure.date, verified=False, disputed=(before,))
