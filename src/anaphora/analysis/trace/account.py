@@ -150,12 +150,16 @@ class ReplyEnds:
     """How far from the end of a reply a later read ends, by the bills: providers without granules
     leave out its last token or two."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: CacheRules) -> None:
         self._seen: Counter[int] = Counter()
+        tail = rules.uncached_tail
+        known = tail is not None and rules.output_cached is not None and rules.output_cached.value
+        self._stated = -tail.value if tail is not None and known else None
 
     @property
     def usual(self) -> int | None:
-        return self._seen.most_common(1)[0][0] if self._seen else None
+        """None before a bill has shown it."""
+        return self._seen.most_common(1)[0][0] if self._seen else self._stated
 
     def learn(self, difference: int) -> None:
         if abs(difference) <= _NEAR:
@@ -228,7 +232,7 @@ class Account:
         self._groups: dict[str, BilledLengths] = {}
         self.scale = TokenScale(per_token)
         self.leads = Leads(_UNKNOWN if unrecorded is None else unrecorded)
-        self.reply_ends = ReplyEnds()
+        self.reply_ends = ReplyEnds(rules)
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
         """None where the rules have a verified figure, or entries are at markers."""
