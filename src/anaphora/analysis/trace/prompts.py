@@ -294,8 +294,8 @@ class Replay:
         return unknown and before is not None and blocks.drops_thinking(before, call)
 
     def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
-        """At each user turn after thinking: a read of the beginning alone shows that it was dropped,
-        and so resent; a read of all, that it was not."""
+        """At each user turn after thinking: a read of the beginning alone shows that it was
+        dropped, and so resent; a read of all, that it was not."""
         before, blocks = self.before, self.blocks
         if before is None or before.usage is None or not blocks.may_strip:
             return
