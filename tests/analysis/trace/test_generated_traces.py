@@ -83,10 +83,12 @@ def test_a_verified_lifetime_is_kept() -> None:
         ([], math.inf),
         ([(900, False)], math.inf),
         ([(900, False), (1000, False)], math.inf),
-        ([(900, False), (1000, False), (1100, False)], 1100),
+        ([(900, False), (1000, False), (1100, False)], 900),
         ([(30, False), (30, False), (30, False)], math.inf),
         ([(900, False), (1000, False), (2000, True)], math.inf),
-        ([(900, False), (1000, False), (1100, False), (500, True)], 1100),
+        ([(900, False), (1000, False), (1100, False), (500, True)], 900),
+        ([(900, False), (1000, False), (1100, False), (950, True)], math.inf),
+        ([(100, False)] * 5 + [(200, True)] * 4, math.inf),
     ],
 )
 def test_lifetimes_by_bills(seen: list[tuple[float, bool]], seconds: float) -> None:
