@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVa
 import msgspec
 
 from anaphora.errors import InvalidCatalog
-from anaphora.values import TTL_SECONDS, Section, Ttl
+from anaphora.values import TTL_SECONDS, Section, Ttl, Usage
 
 T = TypeVar("T")
 
@@ -357,6 +357,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         granule, offset = self.granule_tokens.value, self.offset
         whole = (tokens + offset) // granule * granule - offset
         return whole if whole >= self.minimum_tokens.value else 0
+
+    def input_cost(self, usage: Usage) -> float:
+        """The cost of the input, in input tokens."""
+        cost = (usage.uncached or 0) + (usage.read or 0) * self.read_price.value
+        for ttl, tokens in (usage.written or {}).items():
+            cost += tokens * (1.0 if ttl == "unsplit" else self.writing(ttl))
+        return cost
 
     def with_granules(
         self, granule: int, offset: int, minimum: int, *, source: str

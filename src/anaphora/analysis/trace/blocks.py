@@ -159,6 +159,8 @@ class TraceBlocks:
             kind = Kind.TOOL_RESULT
         elif message.tool_calls or "tool_use" in types:
             kind = Kind.TOOL_CALL
+        elif types and all(BLOCK_KINDS.get(str(name)) is Kind.THINKING for name in types):
+            kind = Kind.THINKING
         block = _block(message, message.content, kind, section)
         if self.may_strip and message.has_thinking:
             thinking = ("thinking", "redacted_thinking")
