@@ -337,11 +337,18 @@ class RequestPairs:
     """Finds for each request the one before it: of its model at its host, else of the model or host
     that its conversation changed from."""
 
-    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
-        """`most_bytes` limits the prompts of the requests that are remembered."""
+    def __init__(
+        self,
+        most_calls: int = 4096,
+        most_bytes: int = 64 * 1024 * 1024,
+        *,
+        steps: LearnedSteps | None = None,
+    ) -> None:
+        """`most_bytes` limits the prompts of the requests that are remembered. `steps` is what
+        earlier bills have shown, and learns from these."""
         self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
-        self.steps = LearnedSteps()
+        self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
         """The one model and host of a provider whose requests were seen; None where there are
         several, and only then are they remembered anywhere."""
@@ -384,10 +391,10 @@ class RequestPairs:
             if (before.model, before.sent.route) == (request.model, sent.route):
                 begun.rules = before.begun.rules
         if begun.rules is None:
-            begun.rules = self.steps.begin(sent.route, request.rules)
+            begun.rules = self._steps.begin(sent.route, request.rules)
         if sent.usage is not None:
             read, conversation = sent.usage.read, begun.conversation
-            self.steps.learn(sent.route, request.rules, read, conversation=conversation)
+            self._steps.learn(sent.route, request.rules, read, conversation=conversation)
 
 
 def _remember(
@@ -407,10 +414,10 @@ def _remember(
 
 
 def paired(
-    requests: Iterable[SentRequest], pairs: RequestPairs | None = None
+    requests: Iterable[SentRequest], steps: LearnedSteps | None = None
 ) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
     """Each request with the one before it."""
-    pairs = RequestPairs() if pairs is None else pairs
+    pairs = RequestPairs(steps=steps)
     for request in requests:
         yield pairs.add(request), request
 
