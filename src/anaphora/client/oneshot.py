@@ -150,6 +150,8 @@ class OneShot(Caller):
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:
             flight.guarded("verdict_failed", None, self._judge, flight, prepared, price)
+        elif not flight.batch:
+            flight.target.learn(reply.usage.read, conversation=object())
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
