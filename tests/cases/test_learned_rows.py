@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from support.delegation import app_of, delegating
 from support.emulated_client import AT_ONCE, LONG, connected
 
+from anaphora import Usage
+from anaphora.cache.verdict import Verdict
 from anaphora.catalog import dialects
 from anaphora.cli.common import anaphora as cli
 from anaphora.emulator import EmulatorOptions
@@ -64,6 +66,12 @@ def bodies(conversation: int) -> Iterator[Json]:
         messages = [*messages, {"role": "user", "content": f"{conversation}, question {turn}?"}]
         yield {"model": MODEL, "max_completion_tokens": 16, "messages": messages}
         messages = [*messages, {"role": "assistant", "content": f"Answer {turn}."}]
+
+
+def seen(verdict: Verdict | None, usage: Usage | None) -> tuple[int | None, int | None]:
+    assert verdict is not None
+    assert usage is not None
+    return verdict.predicted, usage.read
 
 
 def is_learned(reads: Reads) -> None:
@@ -139,10 +147,7 @@ def test_daemon(emulator: Emulator, tmp_path: Path) -> None:
                 for body in bodies(number):
                     request = daemon.request("openai_chat", body, model=MODEL)
                     calls.append(await daemon.service.complete(request))
-                assert all(call.verdict is not None for call in calls)
-                reads.append(
-                    [(call.verdict and call.verdict.predicted, call.usage.read) for call in calls]
-                )
+                reads.append([seen(call.verdict, call.usage) for call in calls])
         return reads
 
     is_learned(
@@ -163,10 +168,7 @@ def test_watch(emulator: Emulator) -> None:
                 data = json.dumps(body).encode()
                 with urllib.request.urlopen(urllib.request.Request(url, data, headers)) as answer:
                     answer.read()
-    calls = [
-        (call.verdict and call.verdict.predicted, call.usage and call.usage.read)
-        for call in judge.calls
-    ]
+    calls = [seen(call.verdict, call.usage) for call in judge.calls]
     is_learned([calls[at : at + TURNS] for at in range(0, len(calls), TURNS)])
 
 
