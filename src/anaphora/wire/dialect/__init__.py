@@ -7,12 +7,13 @@ are changed before it renders and after it parses, counts and errors after it re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from anaphora import errors
+from anaphora import catalog, errors
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect, Profile
 from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
@@ -58,6 +59,16 @@ from .requests import (
 )
 
 
+@functools.lru_cache(maxsize=1024)
+def _tools_first(provider: str, model: str, wire: str) -> bool:
+    """Whether a model without markers hashes tools before the system prompt."""
+    if provider not in catalog.shipped().entries:
+        return False
+    rules = catalog.rules(provider, model, wire)
+    order = rules.hash_order.value
+    return not rules.slots.value and order.index("tools") < order.index("system")
+
+
 class DialectCodec:
     """One provider's variant of a wire; a `Wire` like any other."""
 
@@ -80,6 +91,7 @@ class DialectCodec:
         if self.dialect.markers and breakpoints is not None and breakpoints.value:
             marking = {}  # a model of OpenAI's takes OpenAI's markers
         rendered: Rendered = self._codec.render(encoded.call, profile, previous, **marking)
+        rendered = self._in_hash_order(rendered)
         envelope = self._envelope(rendered.envelope, encoded, own)
         place = self._key_place(call, rendered)
         if envelope is rendered.envelope and place == rendered.key_place and not encoded.notices:
@@ -107,10 +119,34 @@ class DialectCodec:
         self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
-        rendered: Rendered = self._codec.split(body, headers, path, **more)
+        rendered = self._in_hash_order(self._codec.split(body, headers, path, **more))
         if not self._marking:
             return rendered
         return msgspec.structs.replace(rendered, **self._marking, request_markers={})
+
+    def _in_hash_order(self, rendered: Rendered) -> Rendered:
+        """With tools before the system prompt, where the provider hashes them first, which is how
+        they stand in the body. Requests with markers are left as they are."""
+        runs = rendered.runs
+        if [run.section for run in runs[:2]] != ["system", "tools"] or rendered.marks:
+            return rendered
+        if not _tools_first(self.dialect.provider, rendered.model, self.dialect.wire):
+            return rendered
+        system, tools, *rest = runs
+        count = rendered.cacheable
+        if count < system.count:  # the system prompt changes from turn to turn, behind the tools
+            count += tools.count
+        elif count < system.count + tools.count:
+            return rendered
+        order = [
+            {0: 1, 1: 0}.get(index, index) for index in rendered.body_order or range(len(runs))
+        ]
+        return msgspec.structs.replace(
+            rendered,
+            runs=(tools, system, *rest),
+            cacheable=count,
+            body_order=None if order == list(range(len(runs))) else tuple(order),
+        )
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
