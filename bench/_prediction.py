@@ -21,12 +21,8 @@ from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Usage
 
-#: Families with fewer pairs are printed, not judged.
-LEAST_PAIRS = 30
-#: The calls that a family's ranges are judged by, and the billed calls before each of them.
-LEAST_RANGED, LEAST_EARLIER = 100, 10
-#: The conversations of a family whose bills are judged by themselves.
-LEAST_CONVERSATIONS = 5
+#: Billed calls of an entry and model before a call's range is judged.
+LEAST_EARLIER = 10
 
 
 class Family(NamedTuple):
@@ -45,11 +41,15 @@ class Compared(NamedTuple):
     family: Family
     chain: int | None
     """What it reads by the chain; None for a first call."""
+    chain_cost: float | None
+    """The cost of its input by the chain, which knows the billed total."""
     has_results: bool
     """Its conversation has tool results."""
     expected: float
     """The predicted cost of its input, in input tokens."""
     billed: float | None
+    append_only: bool
+    """Its conversation only ever grows."""
     ranged: bool
     """Ten earlier calls of the same entry and model were billed."""
 
@@ -64,6 +64,11 @@ class Compared(NamedTuple):
         if not self.chain:
             return "miss"
         return "hit" if self.chain >= self.call.baseline else "partial"
+
+    @property
+    def in_range(self) -> bool:
+        span, billed = self.call.bill_range, self.billed
+        return span is not None and billed is not None and span.low <= billed <= span.high
 
 
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -133,14 +138,17 @@ def compare(source: Recorded) -> Iterator[Compared]:
         family = _family(source, one, call)
         rules = catalog.rules(call.provider, call.model, call.wire)
         entry = family.entry, family.model
-        billed = None if call.billed is None else input_cost(call.billed.usage(), rules)
+        billed = None if call.billed is None else rules.input_cost(call.billed.usage())
+        chain = _chain(call, ttls.get(call.trace, _lifetime(rules)))
         yield Compared(
             call=call,
             family=family,
-            chain=_chain(call, ttls.get(call.trace, _lifetime(rules))),
+            chain=chain,
+            chain_cost=chain_cost(call, chain, rules),
             has_results=results[call.trace],
             expected=expected_cost(call, rules),
             billed=billed,
+            append_only="mode baseline" not in (one.note or ""),
             ranged=seen[entry] >= LEAST_EARLIER,
         )
         seen[entry] += call.billed is not None
@@ -175,29 +183,20 @@ def _chain(call: Predicted, ttl: float) -> int | None:
 # ── Bills ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def input_cost(usage: Usage, rules: CacheRules) -> float:
-    """The cost of the input, in input tokens."""
-    cost = (usage.uncached or 0) + (usage.read or 0) * rules.read_price.value
-    for ttl, tokens in (usage.written or {}).items():
-        price = rules.write_price.get(ttl) if ttl != "unsplit" else None
-        cost += tokens * (1.0 if price is None else price.value)
-    return cost
-
-
 def expected_cost(call: Predicted, rules: CacheRules) -> float:
-    """The mean over what a call may read, by the shares that the rules state."""
-    likeliest = input_cost(call.outcome.usage(), rules)
-    others = ((one.share, input_cost(one.outcome.usage(), rules)) for one in call.chances)
+    """The mean over what a call may read."""
+    likeliest = rules.input_cost(call.outcome.usage())
+    others = ((one.share, rules.input_cost(one.outcome.usage())) for one in call.chances)
     return likeliest + sum(share * (cost - likeliest) for share, cost in others)
 
 
-def chain_cost(one: Compared, rules: CacheRules) -> float:
+def chain_cost(call: Predicted, chain: int | None, rules: CacheRules) -> float | None:
     """What the chain expects: the billed total, of which its prediction is read."""
-    call = one.call
-    assert call.billed is not None
+    if call.billed is None:
+        return None
     total = call.billed.total
-    read = min(total, one.chain or 0)
-    if call.implicit or rules.default_ttl is None:
-        return input_cost(Usage(uncached=total - read, read=read), rules)
-    ttl = rules.default_ttl.value
-    return input_cost(Usage(uncached=0, read=read, written={ttl: total - read}), rules)
+    read = min(total, chain or 0)
+    usage = Usage(uncached=total - read, read=read)
+    if not call.implicit and rules.default_ttl is not None:
+        usage = Usage(uncached=0, read=read, written={rules.default_ttl.value: total - read})
+    return rules.input_cost(usage)

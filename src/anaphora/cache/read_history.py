@@ -20,9 +20,11 @@ KEPT = "kept"
 #: What the rules say counts like so many bills.
 _PRIOR = 40.0
 #: A prediction is ahead of another by so many standard deviations, and one right call more.
-_DEVIATIONS = 1.5
+_DEVIATIONS = 2.0
 #: What an earlier bill counts beside the next one.
 _FADING = 0.98
+#: The same where the last few bills decide.
+_FORGETTING = 0.7
 #: A weight above which all are made smaller.
 _HEAVIEST = 1e100
 
@@ -48,23 +50,14 @@ class _Counts:
     """The bills of one situation. The later a bill, the more it counts: with the weight that the
     bill after it is smaller by."""
 
-    __slots__ = (
-        "_alike",
-        "_cut_short",
-        "_exact",
-        "_expected",
-        "_missed",
-        "_part",
-        "_weight",
-        "_won",
-    )
-
     def __init__(self) -> None:
         self._weight = 1.0
         """Of the latest bill; everything counted is divided by it."""
         self._exact: dict[str, float] = {}
         self._alike: dict[str, float] = {}
         """How often a prediction was right to the token, and in its class."""
+        self._last: dict[str, float] = {}
+        """The same to the token, by the last bills alone."""
         self._won: dict[str, dict[str, float]] = {}
         """How often a prediction was better than another."""
         self._expected = self._missed = self._cut_short = self._part = 0.0
@@ -76,17 +69,18 @@ class _Counts:
             self._weigh_anew()
         weight, kept = self._weight, candidates.get(KEPT, 0)
         happened = read_class(read, kept)
-        points: dict[str, float] = {}
+        points: dict[str, int] = {}
         for name, tokens in candidates.items():
             exact, alike = tokens == read, read_class(tokens, kept) == happened
             self._exact[name] = self._exact.get(name, 0.0) + weight * exact
             self._alike[name] = self._alike.get(name, 0.0) + weight * alike
-            points[name] = weight * (exact + alike)
+            self._last[name] = self._last.get(name, 0.0) * _FORGETTING + exact
+            points[name] = exact + alike
         for name, better in points.items():
             won = self._won.setdefault(name, {})
             for other, worse in points.items():
                 if better > worse:
-                    won[other] = won.get(other, 0.0) + better - worse
+                    won[other] = won.get(other, 0.0) + weight
         if expected:
             self._expected += weight
             self._missed += weight * (not read)
@@ -108,6 +102,17 @@ class _Counts:
         for name in candidates:
             safe = self._is_safe(self._exact, name) and self._is_safe(self._alike, name)
             if safe and self.is_ahead(name, best):
+                best = name
+        return best
+
+    def closest(self, candidates: Mapping[str, int], best: str) -> str:
+        """Of the predictions of the same class, the one that was right to the token last. Whether a
+        reply is read with its prompt is no matter of chance, so one bill shows it."""
+        kept = candidates.get(KEPT, 0)
+        alike = read_class(candidates[best], kept)
+        for name, tokens in candidates.items():
+            safe = self._is_safe(self._exact, name) and read_class(tokens, kept) == alike
+            if safe and self._last.get(name, 0.0) > self._last.get(best, 0.0):
                 best = name
         return best
 
@@ -150,15 +155,15 @@ class ReadHistory:
     ) -> str:
         """The prediction to make. `situations` describe the call, the closest first: the bills of a
         wider one count as long as those of the closer ones do not speak against them."""
-        closer: list[_Counts] = []
-        for situation in situations:
-            counts = self._counts.get(situation)
-            if counts is not None:
-                best = counts.best(candidates, default)
-                if best != default and not any(one.is_behind(best, default) for one in closer):
-                    return best
-                closer.append(counts)
-        return default
+        known = [self._counts[one] for one in situations if one in self._counts]
+        best = default
+        for at, counts in enumerate(known):
+            found = counts.best(candidates, default)
+            if found != default and not any(one.is_behind(found, default) for one in known[:at]):
+                best = found
+                break
+        last = known[0].closest(candidates, best) if known else best
+        return best if any(one.is_behind(last, best) for one in known[1:]) else last
 
     def knows(self, situations: Sequence[Hashable]) -> bool:
         """Whether there was a bill in any of these situations."""

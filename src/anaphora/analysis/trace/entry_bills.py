@@ -3,6 +3,7 @@ reads are right, how far those of bills are off, and how much clients leave out 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import median_low
@@ -37,14 +38,21 @@ class EntryBills:
     def __init__(self) -> None:
         self._history = ReadHistory()
         self._errors = BillErrors()
-        self._beginnings: dict[str | None, int] = {}
-        """What the first call of the latest conversation read, by model; None: of any."""
+        self._beginnings: dict[tuple[bool, str | None], int] = {}
+        """What the first call of the latest conversation read, by whether it was idle and by model;
+        None: of any."""
+        self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
     @property
     def unrecorded(self) -> float | None:
         """The bytes of a beginning that is not recorded; None before the first bill."""
         return median_low(self._unrecorded) if self._unrecorded else None
+
+    def idle(self, at: float) -> float:
+        """The seconds since the last call, at one that is made now."""
+        last, self._last = self._last, at
+        return math.inf if last is None else at - last
 
     def learn_unrecorded(self, size: float) -> None:
         self._unrecorded.append(size)
@@ -62,7 +70,8 @@ class EntryBills:
         """`simulated` is the outcome by the rules, and its chances; `recorded`: so is the beginning
         of the prompt."""
         outcome, chances = simulated
-        beginning = self._beginnings.get(call.model, self._beginnings.get(None, 0))
+        of_any = self._beginnings.get((call.idle, None), 0)
+        beginning = self._beginnings.get((call.idle, call.model), of_any)
         candidates = reads.candidates(call, rules, outcome.read, beginning, reply_end)
         situations = reads.situations(call)
         default = _default(call, rules, candidates, recorded=recorded)
@@ -90,7 +99,8 @@ class EntryBills:
             predicted.situations, predicted.candidates, predicted.outcome.read, read
         )
         if call.kind == "first":
-            self._beginnings[call.model] = self._beginnings[None] = read
+            for model in (call.model, None):
+                self._beginnings[call.idle, model] = read
 
     def _chances(
         self,
@@ -114,12 +124,13 @@ class EntryBills:
 def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
-    """The prediction before any bill. What the previous call left is known to the token, so a
-    simulation that goes beyond it or has no source must be borne out by bills first."""
+    """The prediction before any bill: by the rules, where they have a source. What the previous
+    call left is known to the token; that more is read, its reply, must be shown by bills first."""
     if call.kind == "first":
         return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
     beyond = not call.marked and candidates[SIMULATED] > candidates[KEPT]
-    return KEPT if beyond or not rules.automatic_breakpoint.verified else SIMULATED
+    stand_in = not call.idle and not rules.automatic_breakpoint.verified
+    return KEPT if beyond or stand_in else SIMULATED
 
 
 def _of_bill(call: CallSituation) -> tuple[Hashable, ...]:

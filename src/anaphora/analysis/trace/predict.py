@@ -235,14 +235,17 @@ class Predictor:
         predicted = None
         if self._elsewhere is None:
             simulated = outcome if early is None else outcome.reading(min(early, outcome.read))
-            situation = replay.situation(call, prompt, simulator, idle, in_loop=in_loop)
+            since = entry.idle(at)
+            situation = replay.situation(
+                call, prompt, simulator, since if before is None else idle, in_loop=in_loop
+            )
             predicted = entry.predict(
                 replay.reads,
                 situation,
                 rules,
                 (simulated, chances),
                 recorded=replay.begun is None,
-                reply_end=account.reply_ends.usual if rules.granule_tokens.value == 1 else None,
+                reply_end=account.reply_ends.usual,
             )
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:

@@ -187,21 +187,23 @@ class Replay:
         *,
         in_loop: bool,
     ) -> CallSituation:
-        """`idle`: seconds since the previous call began."""
+        """`idle`: seconds since the previous call began; for a first one, that of others."""
         before = self.before
         kind: CallKind = "loop" if in_loop else "turn"
         if before is None:
             kind = "first"
         elif before.messages == call.messages:
             kind = "again"
-        marked = before is not None and is_marked(before, self.rules)
-        lifetime = TTL_SECONDS[self.ttls[1]] if marked else simulator.lifetime or 0.0
+        elif not in_loop and self.blocks.calls_tools(before):
+            kind = "added"
+        marked = is_marked(call if before is None else before, self.rules)
+        lifetime = TTL_SECONDS[self.ttls[before is not None]] if marked else simulator.lifetime
         recorded = self.begun is None and prompt.leading >= 0
         return CallSituation(
             kind=kind,
             model=self.called_model,
             agent=prompt.key(prompt.leading) if recorded else None,
-            idle=idle is not None and idle > lifetime,
+            idle=idle is not None and idle > (lifetime or 0.0),
             marked=marked,
         )
 
@@ -304,10 +306,13 @@ class Replay:
         return unknown and before is not None and blocks.drops_thinking(before, call)
 
     def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
-        """A read of the beginning alone shows that thinking was dropped, and so resent."""
-        before = self.before
-        if before is not None and before.usage is not None and self._may_drop_thinking(call):
-            self.blocks.strips = 0 < billed.cache_read < before.usage.cached
+        """At each user turn after thinking: a read of the beginning alone shows that it was
+        dropped, and so resent; a read of all, that it was not."""
+        before, blocks = self.before, self.blocks
+        if before is None or before.usage is None or not blocks.may_strip:
+            return
+        if blocks.drops_thinking(before, call):
+            blocks.strips = 0 < billed.cache_read < before.usage.cached
 
     def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
         """Learns whether reads end early at the same place again; `expected` is without that."""

@@ -10,9 +10,9 @@ from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
 
-CallKind: TypeAlias = Literal["first", "turn", "loop", "again"]
-"""The first call of a conversation, one after a user's message, one after tool results, or one that
-sends the same messages once more."""
+CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again"]
+"""The first call of a conversation, one after a user's message, one after tool results, one after
+both, or one that sends the same messages once more."""
 
 #: The prediction of the simulator, by the rules.
 SIMULATED = "simulated"
@@ -69,12 +69,10 @@ class ConversationReads:
         found["older"] = self._left_before
         output, reasoning = usage.output or 0, usage.reasoning or 0
         for name, reply in (("reply", output), ("visible reply", output - reasoning)):
-            if reply_end is not None:
-                found[name] = usage.total + reply + reply_end
-            elif call.marked:
+            if call.marked and reply_end is None:
                 found[name] = self._left + reply
             else:
-                found[name] = rules.whole_granules(usage.total + reply)
+                found[name] = rules.whole_granules(usage.total + reply + (reply_end or 0))
         if self._turn is not None:
             found["turn"], found["as last turn"] = self._turn
         return found
@@ -84,9 +82,10 @@ class ConversationReads:
         kind, model, agent, idle, _ = call
         if self._usage is None:
             return (agent, model, kind), (model, kind), (kind,)
-        last = self._classes.get(kind)
+        last, reasoning = self._classes.get(kind), self._usage.reasoning
+        hidden = None if reasoning is None else reasoning > 0
         return (
-            (agent, model, kind, idle, last),
+            (agent, model, kind, idle, last, hidden),
             (model, kind, idle, last),
             (model, kind, idle),
             (kind, idle, last),
