@@ -58,15 +58,38 @@ from .requests import (
     with_unsupported,
 )
 
+#: Wires that render the system prompt before the tools.
+_SYSTEM_FIRST = ("openai_chat", "openai_responses", "ollama")
+
 
 @functools.lru_cache(maxsize=1024)
-def _tools_first(provider: str, model: str, wire: str) -> bool:
+def _hashes_tools_first(provider: str, model: str, wire: str) -> bool:
     """Whether a model without markers hashes tools before the system prompt."""
     if provider not in catalog.shipped().entries:
         return False
     rules = catalog.rules(provider, model, wire)
     order = rules.hash_order.value
     return not rules.slots.value and order.index("tools") < order.index("system")
+
+
+def _swapped(rendered: Rendered, *sections: str) -> Rendered:
+    """The same with its first two runs in the other order, where they are of these sections."""
+    runs, count = rendered.runs, rendered.cacheable
+    if tuple(run.section for run in runs[:2]) != sections:
+        return rendered
+    one, two, *rest = runs
+    if count < one.count:  # the first one changes from turn to turn
+        count += two.count
+    elif count < one.count + two.count:
+        count -= one.count
+    before = rendered.body_order or range(len(runs))
+    order = [{0: 1, 1: 0}.get(index, index) for index in before]
+    return msgspec.structs.replace(
+        rendered,
+        runs=(two, one, *rest),
+        cacheable=count,
+        body_order=None if order == list(range(len(runs))) else tuple(order),
+    )
 
 
 class DialectCodec:
@@ -90,7 +113,9 @@ class DialectCodec:
         marking, breakpoints = self._marking, profile.explicit_breakpoints
         if self.dialect.markers and breakpoints is not None and breakpoints.value:
             marking = {}  # a model of OpenAI's takes OpenAI's markers
-        rendered: Rendered = self._codec.render(encoded.call, profile, previous, **marking)
+        rendered: Rendered = self._codec.render(
+            encoded.call, profile, self._in_wire_order(previous), **marking
+        )
         rendered = self._in_hash_order(rendered)
         envelope = self._envelope(rendered.envelope, encoded, own)
         place = self._key_place(call, rendered)
@@ -125,28 +150,21 @@ class DialectCodec:
         return msgspec.structs.replace(rendered, **self._marking, request_markers={})
 
     def _in_hash_order(self, rendered: Rendered) -> Rendered:
-        """With tools before the system prompt, where the provider hashes them first, which is how
-        they stand in the body. Requests with markers are left as they are."""
-        runs = rendered.runs
-        if [run.section for run in runs[:2]] != ["system", "tools"] or rendered.marks:
+        """With tools before the system prompt, where the provider hashes them first. Requests with
+        markers are left as they are."""
+        if rendered.marks or not self._tools_first(rendered.model):
             return rendered
-        if not _tools_first(self.dialect.provider, rendered.model, self.dialect.wire):
+        return _swapped(rendered, "system", "tools")
+
+    def _in_wire_order(self, rendered: Rendered | None) -> Rendered | None:
+        """An earlier turn in the order in which the wire itself renders."""
+        if rendered is None or not self._tools_first(rendered.model):
             return rendered
-        system, tools, *rest = runs
-        count = rendered.cacheable
-        if count < system.count:  # the system prompt changes from turn to turn, behind the tools
-            count += tools.count
-        elif count < system.count + tools.count:
-            return rendered
-        order = [
-            {0: 1, 1: 0}.get(index, index) for index in rendered.body_order or range(len(runs))
-        ]
-        return msgspec.structs.replace(
-            rendered,
-            runs=(tools, system, *rest),
-            cacheable=count,
-            body_order=None if order == list(range(len(runs))) else tuple(order),
-        )
+        return _swapped(rendered, "tools", "system")
+
+    def _tools_first(self, model: str) -> bool:
+        wire = self.dialect.wire
+        return wire in _SYSTEM_FIRST and _hashes_tools_first(self.dialect.provider, model, wire)
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
