@@ -29,6 +29,7 @@ from anaphora.analysis.sent_requests import (
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
+from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
@@ -50,7 +51,7 @@ from .log_files import (
     unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
-from .terminal import RESULT_COLOURS, Line, detail_lines, print_report
+from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
@@ -94,6 +95,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
+    learned: tuple[LearnedRow, ...] = ()
+    """Where the bills contradict the catalog."""
 
 
 @click.command()
@@ -144,6 +147,7 @@ def command(
         problems=problems,
         notices=notices,
         unpriced=explainer.prices.unpriced,
+        learned=explainer.steps.learned,
     )
     print_report(explained, _lines(explained, everything), as_json=as_json)
     if not example:
@@ -154,6 +158,7 @@ def command(
 class _Explainer:
     def __init__(self, defaults: RequestDefaults) -> None:
         self.prices = PriceBook(time.time())
+        self.steps = LearnedSteps()
         self.problems: list[Problem] = []
         self._defaults = defaults
         self._guesses: set[str] = set()
@@ -169,7 +174,7 @@ class _Explainer:
             lines = records_of(file, self.problems)
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
-                yield from self._judged(paired(self._requests(lines)))
+                yield from self._judged(paired(self._requests(lines), self.steps))
             elif detected is not None:
                 found = trace.read(detected, iter(lines))
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
@@ -255,7 +260,7 @@ class _Explainer:
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
         for call, model, verdict in judge_traces(
-            (entry.trace for entry in entries), self.prices.price
+            (entry.trace for entry in entries), self.prices.price, self.steps
         ):
             yield ExplainedCall(
                 place=places[call.trace],
@@ -319,6 +324,7 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     if total.broke:
         among = f"{total.broke} of {total.partial + total.miss}"
         yield f"partial or missed because the prefix broke: {among}", "red"
+    yield from learned_lines(explained.learned)
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 

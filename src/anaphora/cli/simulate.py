@@ -13,6 +13,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
+from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.simulator.chances import (
     CallChance,
     CostRange,
@@ -125,6 +126,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What to know about the input, such as a model without rows of its own."""
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
+    learned: tuple[LearnedRow, ...] = ()
+    """Where the bills contradict the catalog."""
 
 
 @click.command()
@@ -184,7 +187,8 @@ def _simulate(
     prices = PriceBook(time.time())
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
-    calls = Predictor(elsewhere=elsewhere).play(source.trace for source in sources)
+    predictor = Predictor(elsewhere=elsewhere)
+    calls = predictor.play(source.trace for source in sources)
     rows = tuple(
         _row(call, by_id[call.trace], prices, moved=elsewhere is not None)
         for call in tracked(calls, "simulating", total=count)
@@ -202,6 +206,7 @@ def _simulate(
         not_compared=problems_of(problems, "not_compared"),
         notices=problems_of(problems, "notice"),
         unpriced=prices.unpriced,
+        learned=predictor.steps.learned,
     )
 
 

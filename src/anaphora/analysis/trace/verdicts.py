@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Price
@@ -31,10 +32,13 @@ class TraceVerdict(NamedTuple):
     verdict: Verdict
 
 
-def judge_traces(traces: Iterable[Trace], price: Pricing | None = None) -> Iterator[TraceVerdict]:
-    """A verdict for every billed call, in the order in which they happened."""
+def judge_traces(
+    traces: Iterable[Trace], price: Pricing | None = None, steps: LearnedSteps | None = None
+) -> Iterator[TraceVerdict]:
+    """A verdict for every billed call, in the order in which they happened. `steps` is what bills
+    of other conversations have shown, and learns from these."""
     rendered = {trace.id: _RenderedTrace(trace) for trace in traces}
-    for predicted in Predictor().play([each.trace for each in rendered.values()]):
+    for predicted in Predictor(steps=steps).play([each.trace for each in rendered.values()]):
         if predicted.billed is not None:
             yield rendered[predicted.trace].judge(predicted, price)
 
@@ -53,7 +57,7 @@ class _RenderedTrace:
         call, provider = self.trace.calls[predicted.call], predicted.provider
         params = self._params.after(call, in_loop=predicted.in_loop)
         model = self._params.model
-        rules = catalog.rules(provider, model, predicted.wire)
+        rules = predicted.rules or catalog.rules(provider, model, predicted.wire)
         profile = catalog.profile(provider, model)
         params["model"] = rules.model.encode()
         rendered = self._rendered(call, model, params, profile.bytes_per_token.value)
