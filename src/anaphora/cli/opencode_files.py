@@ -43,27 +43,35 @@ def database_lines(file: Path, problems: list[Problem], *, packed: bool) -> Iter
             with gzip.open(file) as source, database.open("wb") as target:
                 shutil.copyfileobj(source, target)
         try:
-            yield from _sessions(database, str(file))
-        except (sqlite3.Error, msgspec.DecodeError, UnicodeError) as problem:
+            yield from _sessions(database, str(file), problems)
+        except sqlite3.Error as problem:
             reason = f"no database of opencode that can be read: {problem}"
             problems.append(Problem(str(file), reason))
 
 
-def _sessions(database: Path, name: str) -> Iterator[LogLine]:
+def _sessions(database: Path, name: str, problems: list[Problem]) -> Iterator[LogLine]:
     address = f"file:{quote(str(database.resolve()))}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         sessions = connection.execute(_SESSIONS).fetchall()
         for number, (id, parent, created) in enumerate(sessions, 1):
-            parts: dict[str, list[msgspec.Raw]] = {}
-            for message, data in connection.execute(_PARTS, (id,)):
-                parts.setdefault(message, []).append(msgspec.Raw(data.encode()))
-            messages: list[dict[str, Any]] = []
-            for message, data in connection.execute(_MESSAGES, (id,)):
-                own: dict[str, Any] = {"id": message, **_decode(data)}
-                messages.append({"info": own, "parts": parts.get(message, [])})
+            place = f"{name}:{number}"
             info = {"id": id, "parentID": parent, "time": {"created": created}}
-            encoded = msgspec.json.encode({"info": info, "messages": messages})
-            yield LogLine(f"{name}:{number}", encoded)
+            try:
+                messages = _messages(connection, id)
+            except (msgspec.DecodeError, TypeError, UnicodeError) as problem:
+                problems.append(Problem(place, f"a message of the session: {problem}"))
+                continue
+            yield LogLine(place, msgspec.json.encode({"info": info, "messages": messages}))
+
+
+def _messages(connection: sqlite3.Connection, session: str) -> list[dict[str, Any]]:
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for message, data in connection.execute(_PARTS, (session,)):
+        parts.setdefault(message, []).append(_decode(data))
+    return [
+        {"info": _decode(data) | {"id": message}, "parts": parts.get(message, [])}
+        for message, data in connection.execute(_MESSAGES, (session,))
+    ]
 
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

@@ -45,8 +45,8 @@ class LineOrder(Generic[T]):
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             ids = {id for lines in waiting.values() for _, id, _ in lines}
-            missing = waiting.keys() - ids or {next(iter(waiting))}
-            self._known |= missing
+            # Lines that are each other's parents come as they are.
+            self._known |= waiting.keys() - ids or waiting.keys()
             again = [(line, parent) for parent, lines in waiting.items() for line in lines]
             for line, parent in sorted(again, key=lambda pair: pair[0][0]):
                 yield from self._add(line, parent)

@@ -56,7 +56,8 @@ class _Agent(RecordedSession):
         super().__init__()
         self.bills: dict[str, _Bill] = {}
         """By the id of the call, until its reply comes."""
-        self.unbilled: list[_Reply] = []
+        self.unbilled: dict[str, _Reply] = {}
+        """By the id of the call, or the place."""
         self.asked: float | None = None
         """When the last turn began."""
         self.users: dict[str, int] = {}
@@ -83,10 +84,14 @@ class CopilotSession:
     def __init__(self) -> None:
         self.id = ""
         self.model = ""
+        self.provider = ""
+        """The provider of the last bill, where a key of the user's own was used."""
         self._agents: dict[str, _Agent] = {}
         self._order: LineOrder[_Event] = LineOrder()
         self._sums: dict[str, dict[str, int]] = {}
         """The sums of each model at the last shutdown."""
+        self._since: dict[str, list[tuple[_Agent, str]]] = {}
+        """The replies of each model since then that had no bill."""
         self._problems: list[Problem] = []
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
@@ -149,9 +154,7 @@ class CopilotSession:
         elif kind == "tool.execution_complete":
             agent.add(_result(data))
         elif kind == "session.compaction_complete" and data.get("success") is not False:
-            summary = data.get("summaryContent") or data.get("summary")
-            kept = [one for one in agent.messages[:1] if one.role == "system"]
-            agent.restart([*kept, TraceMessage(role="user", content=summary)], "compaction")
+            self._compacted(agent, place, data, at)
         elif kind == "session.snapshot_rewind":
             kept_messages = agent.users.get(str(data.get("upToEventId")), len(agent.messages))
             agent.restart(agent.messages[:kept_messages], "edit")
@@ -174,50 +177,71 @@ class CopilotSession:
         agent.add(message)
         bill = agent.bills.pop(api_id, None)
         if bill is None:
-            agent.unbilled.append(reply)
+            agent.unbilled[api_id or place] = reply
+            self._since.setdefault(reply.model, []).append((agent, api_id or place))
         else:
             _add_call(agent, reply, bill)
 
     def _bill(self, agent: _Agent, place: str, usage: dict[str, Any], at: float | None) -> None:
-        served = served_by(usage.get("modelProvider"), usage.get("model") or self.model)
+        bill = self._read_bill(place, usage, at)
+        if bill is None:
+            return
+        api_id = str(usage.get("apiCallId") or "")
+        reply = agent.unbilled.pop(api_id, None)
+        if reply is not None:
+            _add_call(agent, reply, bill)
+            return
+        agent.bills[api_id or f"#{place}"] = bill
+
+    def _read_bill(self, place: str, usage: dict[str, Any], at: float | None) -> _Bill | None:
+        served = served_by(usage.get("modelProvider") or self.provider, usage.get("model"))
+        self.provider = str(usage.get("modelProvider") or self.provider)
         billed = _usage(usage, served[0])
         if billed is None:
-            return
+            return None
         times = (usage.get(name) for name in ("duration", "timeToFirstTokenMs"))
         duration, first = (one / 1000 if isinstance(one, int | float) else None for one in times)
-        bill = _Bill(place, billed, served, at, duration, first)
-        api_id = str(usage.get("apiCallId") or "")
-        for reply in agent.unbilled:
-            if reply.api_id == api_id:
-                agent.unbilled.remove(reply)
-                _add_call(agent, reply, bill)
-                return
-        agent.bills[api_id or f"#{place}"] = bill
+        return _Bill(place, billed, served, at, duration, first)
+
+    def _compacted(self, agent: _Agent, place: str, data: dict[str, Any], at: float | None) -> None:
+        """The bill of the summary is in the event itself."""
+        usage, messages = data.get("compactionTokensUsed"), agent.messages
+        if isinstance(usage, dict):
+            bill = self._read_bill(place, usage, at)
+            if bill is not None:
+                call = _call(len(messages), bill, None)
+                answer = _answer(str(data.get("requestId") or ""), bill, data.get("summaryContent"))
+                agent.bill(call, answer, bill.served, place)
+        kept = [one for one in messages[:1] if one.role == "system"]
+        summary = TraceMessage(role="user", content=data.get("summaryContent"))
+        agent.restart([*kept, summary], "compaction")
 
     def _shutdown(self, data: dict[str, Any], place: str) -> None:
         """The sums are a bill where one reply of a model has none."""
         metrics = data.get("modelMetrics")
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
-            usage = metric.get("usage") if isinstance(metric, dict) else None
-            if not isinstance(usage, dict):
-                continue
+            usage, requests = (
+                one if isinstance(one := _part(metric, name), dict) else {}
+                for name in ("usage", "requests")
+            )
             sums = {name: count(usage, name) for name in usage if name.endswith("Tokens")}
+            sums["count"] = count(requests, "count")
             before, self._sums[model] = self._sums.get(model, {}), sums
             since = {name: sums[name] - before.get(name, 0) for name in sums}
-            since = sums if min(since.values(), default=0) < 0 else since
-            agents = self._agents.values()
-            replies = [(one, reply) for one in agents for reply in one.unbilled]
-            of_model = [pair for pair in replies if pair[1].model == model]
-            requests = metric.get("requests")
-            number = requests.get("count") if isinstance(requests, dict) else None
-            if len(of_model) != 1 or number != 1:
-                continue
-            ((agent, reply),) = of_model
+            since = sums if min(since.values()) < 0 else since
+            replies = [
+                (agent, key) for agent, key in self._since.pop(model, ()) if key in agent.unbilled
+            ]
             served = served_by("", model)
             billed = _usage(since, served[0])
-            if billed is not None:
-                agent.unbilled.remove(reply)
+            if len(replies) == since["count"] == 1 and billed is not None:
+                ((agent, key),) = replies
+                reply = agent.unbilled.pop(key)
                 _add_call(agent, reply, _Bill(place, billed, served, reply.at, None, None))
+
+
+def _part(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _system(agent: _Agent, message: TraceMessage) -> None:
