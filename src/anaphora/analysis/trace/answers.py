@@ -72,18 +72,21 @@ class AnswerIndex:
         self._counted: dict[str, set[bytes]] = {}
         """By file, the answers that were given out as calls."""
         self._copies: dict[bytes, list[_Copy]] = {}
+        self._keepers: dict[bytes, _Copy] = {}
+        """The copy of each answer that counts, as far as it was asked for."""
         self._usage: dict[bytes, TraceUsage] = {}
         """Of each answer, the last that was written: it has the most output."""
 
     def add(self, file: str, found: FoundTrace) -> None:
         """One conversation of a file."""
         self._files.setdefault(file, _FileTimes(len(self._files))).add(found)
+        self._keepers.clear()
         last = len(found.answers) - 1
         pairs = zip(found.answers, found.trace.calls, strict=bool(found.answers))
         for index, (answer, call) in enumerate(pairs):
             for key in filter(None, (answer.key, answer.untimed)):
                 copies = self._copies.setdefault(key, [])
-                if not any(copy.file == file for copy in copies):
+                if not copies or copies[-1].file != file:
                     copies.append(_Copy(file, index == last))
             self._learn(answer, call)
 
@@ -143,17 +146,18 @@ class AnswerIndex:
         return found._replace(trace=trace, answers=tuple(answers))
 
     def _keeper(self, answer: Answer) -> _Copy:
-        copies = self._copies[answer.key]
-        if answer.copied and answer.untimed:
-            copies = [*copies, *self._copies[answer.untimed]]
-        if len(copies) == 1:
-            return copies[0]
+        keys = (answer.key, answer.untimed if answer.copied else b"")
+        return min((self._first(key) for key in keys if key), key=self._rank)
 
-        def rank(copy: _Copy) -> tuple[float, float, int]:
-            times = self._files[copy.file]
-            return times.began, times.ended, times.number
+    def _first(self, key: bytes) -> _Copy:
+        keeper = self._keepers.get(key)
+        if keeper is None:
+            keeper = self._keepers[key] = min(self._copies[key], key=self._rank)
+        return keeper
 
-        return min(copies, key=rank)
+    def _rank(self, copy: _Copy) -> tuple[float, float, int]:
+        times = self._files[copy.file]
+        return times.began, times.ended, times.number
 
 
 def _output(usage: TraceUsage) -> int:
