@@ -139,6 +139,12 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     model: str | None = None
     """The model, when not the conversation's."""
+    began_by: Literal["resume", "compaction", "fork", "edit"] | None = None
+    """What happened to the conversation between the call before and this one: it was continued from
+    a session that had ended; its history was replaced by a summary; it left the way that another
+    copy of it took; earlier messages were changed or removed. None: nothing that is recorded."""
+    gap_unknown: bool = False
+    """The time since the call before is not known: the clock stepped back in between."""
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():
