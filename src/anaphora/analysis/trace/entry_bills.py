@@ -18,6 +18,8 @@ from anaphora.catalog import CacheRules
 from .format import TraceUsage
 from .read_candidates import BEGINNING, SIMULATED, CallSituation, ConversationReads
 
+#: Chances of a call for a reason of its own.
+_OF_ONE_CALL = ("late_writes", "thinking_dropped")
 #: The latest conversations whose unrecorded beginnings are compared.
 _LATEST = 5
 
@@ -25,6 +27,7 @@ _LATEST = 5
 class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
     """What a call is expected to read, and what that was chosen from."""
 
+    call: CallSituation
     outcome: Outcome
     chances: tuple[Chance, ...]
     bill_range: BillRange | None
@@ -81,6 +84,7 @@ class EntryBills:
         chances = self._chances(situations, outcome, chances, rules)
         cost = rules.input_cost(outcome.usage())
         return PredictedRead(
+            call=call,
             outcome=outcome,
             chances=chances,
             bill_range=self._errors.range_of(_of_bill(call), cost),
@@ -89,11 +93,9 @@ class EntryBills:
             situations=situations,
         )
 
-    def learn(
-        self, predicted: PredictedRead, call: CallSituation, usage: TraceUsage, rules: CacheRules
-    ) -> None:
+    def learn(self, predicted: PredictedRead, usage: TraceUsage, rules: CacheRules) -> None:
         """The bill of a call that was predicted."""
-        read = usage.cache_read
+        call, read = predicted.call, usage.cache_read
         self._errors.learn(_of_bill(call), predicted.cost, rules.input_cost(usage.usage()))
         self._history.learn(
             predicted.situations, predicted.candidates, predicted.outcome.read, read
@@ -110,9 +112,11 @@ class EntryBills:
         rules: CacheRules,
     ) -> tuple[Chance, ...]:
         """The other outcomes and how often they come about: by the rules, and by the bills."""
-        if not outcome.read or not self._history.knows(situations):
+        of_this_call = any(chance.reason in _OF_ONE_CALL for chance in stated)
+        if not outcome.read or of_this_call or not self._history.knows(situations):
             return stated
-        short = self._history.shortfall(situations, _stated(stated, outcome.read))
+        # Neighbouring situations have most of their bills in common.
+        short = self._history.shortfall(situations[::2], _stated(stated, outcome.read))
         part = rules.whole_granules(int(outcome.read * short.part))
         chances = (
             Chance(short.missed, "missed", outcome.reading(0)),
@@ -125,11 +129,13 @@ def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
     """The prediction before any bill: by the rules, where they have a source. What the previous
-    call left is known to the token; that more is read, its reply, must be shown by bills first. A
-    beginning that is not recorded may be kept alive by others."""
+    call left is known to the token; that its reply is read too must be shown by bills, where it is
+    not known whether reasoning was hidden. A beginning that is not recorded may be kept alive by
+    others."""
     if call.kind == "first" or call.idle:
         return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
-    beyond = not call.marked and candidates[SIMULATED] > candidates[KEPT]
+    unknown = not call.marked and call.hidden is None
+    beyond = unknown and candidates[SIMULATED] > candidates[KEPT]
     return KEPT if beyond or not rules.automatic_breakpoint.verified else SIMULATED
 
 

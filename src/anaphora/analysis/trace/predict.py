@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,9 +20,10 @@ from anaphora.catalog.names import GATEWAYS
 
 from .account import Account
 from .blocks import KnownBlocks
-from .entry_bills import EntryBills
+from .entry_bills import EntryBills, PredictedRead
 from .format import Trace, TraceCall, TraceUsage
 from .prompts import Replay, in_order, is_marked, left_by
+from .read_candidates import CallSituation
 from .sent_blocks import CallPrompt
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
@@ -161,6 +162,21 @@ def _less(call: Predicted, read: int) -> str:
     return "messages_voided" if read else "unexplained"
 
 
+class _PlayedCall(NamedTuple):
+    """A call that is played: when, where, and what it sends."""
+
+    at: float
+    entry: EntryBills
+    account: Account
+    simulator: Simulator
+    params: dict[str, bytes]
+    prompt: CallPrompt
+    idle: float | None
+    since: float | None
+    """Seconds since the previous call of the conversation, or else of the entry."""
+    in_loop: bool
+
+
 class Predictor:
     """Replays conversations in the order they happened, those of one account together."""
 
@@ -209,75 +225,37 @@ class Predictor:
         return self._simulators[key]
 
     def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
-        trace, call = replay.trace, replay.trace.calls[index]
-        entry = self._entries.setdefault((trace.account, replay.provider), EntryBills())
-        account = self._account(replay, entry)
-        if index == 0:
-            replay.begin(account)
-        billed, before = call.usage, replay.before
-        if self._elsewhere is not None and billed is not None:
-            replay.move(call, billed, account, first=before is None)
-        in_loop = before is not None and replay.blocks.only_tools(before, call)
-        params = replay.cache_params(call, in_loop=in_loop)
-        if self._elsewhere is None:
-            replay.use_learned(self.steps, self._host(replay))
-        simulator, rules = self._simulator(replay), replay.rules
-        prompt = replay.prompt(call, params, account)
-        began = None if before is None else before.at
-        idle = None if began is None or call.at is None or call.gap_unknown else call.at - began
-        outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
+        call, before = replay.trace.calls[index], replay.before
+        played = self._begin(replay, index, at)
+        account, simulator, prompt = played.account, played.simulator, played.prompt
+        outcomes = self._outcomes(simulator, account, prompt, at, played.idle)
+        outcome, lapsed, _ = outcomes
         chances = replay.chances(call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:
             # What a call leaves is kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
-        older = billed is not None and billed.cache_read in replay.left
-        early = replay.changed_at(account, in_loop=in_loop)
+        older = call.usage is not None and call.usage.cache_read in replay.left
         predicted = None
         if self._elsewhere is None:
-            simulated = outcome if early is None else outcome.reading(min(early, outcome.read))
-            since = entry.idle(at)
             situation = replay.situation(
-                call, prompt, simulator, since if before is None else idle, in_loop=in_loop
+                call, prompt, simulator, played.since, in_loop=played.in_loop
             )
-            predicted = entry.predict(
-                replay.reads,
-                situation,
-                rules,
-                (simulated, chances),
-                recorded=replay.begun is None,
-                reply_end=account.reply_ends.usual,
-            )
-        if billed is not None and len(prompt) and self._elsewhere is None:
-            if idle is not None:
-                replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
-            replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
-            replay.learn(call, billed, (prompt, outcome), account)
-            prompt = replay.prompt(call, params, account)
-        answered, ended = replay.answered(index)
-        reasoning = None if billed is None else billed.reasoning
-        simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
-        if billed is not None:
-            replay.before = call
-            if predicted is not None:
-                entry.learn(predicted, situation, billed, rules)
-                host = self._host(replay, call)
-                self.steps.learn(host, replay.row, billed.cache_read, conversation=trace.id)
-                replay.reads.add(situation, billed, left_by(call, rules) or 0)
-                if before is None and replay.begun is not None:
-                    entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
-        return Predicted(
-            trace=trace.id,
+            predicted = self._by_bills(replay, played, situation, outcome, chances)
+            outcome, chances = predicted.outcome, predicted.chances
+        rules = replay.rules
+        result = Predicted(
+            trace=replay.trace.id,
             call=index,
             provider=replay.provider,
             model=replay.called_model,
             recorded_model=replay.recorded_model,
             wire=replay.wire,
             at=call.at,
-            gap=idle,
-            in_loop=in_loop,
-            outcome=outcome if predicted is None else predicted.outcome,
-            chances=chances if predicted is None else predicted.chances,
-            billed=billed,
+            gap=played.idle,
+            in_loop=played.in_loop,
+            outcome=outcome,
+            chances=chances,
+            billed=call.usage,
             baseline=None if before is None else left_by(before, replay.row),
             lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
@@ -289,6 +267,93 @@ class Predictor:
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
+        self._make(replay, index, played, outcomes, predicted)
+        return result
+
+    def _begin(self, replay: Replay, index: int, at: float) -> _PlayedCall:
+        """What a call sends, by the bills before it."""
+        trace, call, before = replay.trace, replay.trace.calls[index], replay.before
+        entry = self._entries.setdefault((trace.account, replay.provider), EntryBills())
+        account = self._account(replay, entry)
+        if index == 0:
+            replay.begin(account)
+        if self._elsewhere is not None and call.usage is not None:
+            replay.move(call, call.usage, account, first=before is None)
+        in_loop = before is not None and replay.blocks.only_tools(before, call)
+        params = replay.cache_params(call, in_loop=in_loop)
+        if self._elsewhere is None:
+            replay.use_learned(self.steps, self._host(replay))
+        began = None if before is None else before.at
+        idle = None if began is None or call.at is None or call.gap_unknown else call.at - began
+        since = entry.idle(at)
+        return _PlayedCall(
+            at=at,
+            entry=entry,
+            account=account,
+            simulator=self._simulator(replay),
+            params=params,
+            prompt=replay.prompt(call, params, account),
+            idle=idle,
+            since=since if before is None else idle,
+            in_loop=in_loop,
+        )
+
+    @staticmethod
+    def _by_bills(
+        replay: Replay,
+        played: _PlayedCall,
+        situation: CallSituation,
+        outcome: Outcome,
+        chances: tuple[Chance, ...],
+    ) -> PredictedRead:
+        """The prediction that the bills of the entry bear out; `outcome` is that of the rules."""
+        early = replay.changed_at(played.account, in_loop=played.in_loop)
+        if early is not None:
+            outcome = outcome.reading(min(early, outcome.read))
+        return played.entry.predict(
+            replay.reads,
+            situation,
+            replay.rules,
+            (outcome, chances),
+            recorded=replay.begun is None,
+            reply_end=played.account.reply_ends.usual,
+        )
+
+    def _make(
+        self,
+        replay: Replay,
+        index: int,
+        played: _PlayedCall,
+        outcomes: tuple[Outcome, Outcome | None, Outcome],
+        predicted: PredictedRead | None,
+    ) -> None:
+        """Adds a call to the cache, and learns from its bill."""
+        call, account, prompt = replay.trace.calls[index], played.account, played.prompt
+        billed, (outcome, _, alive) = call.usage, outcomes
+        if billed is not None and len(prompt) and self._elsewhere is None:
+            if played.idle is not None:
+                replay.learn_lifetime(billed.cache_read, prompt, alive, account, played.idle)
+            in_loop = played.in_loop
+            replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
+            replay.learn(call, billed, (prompt, outcome), account)
+            prompt = replay.prompt(call, played.params, account)
+        answered, ended = replay.answered(index)
+        reasoning = None if billed is None else billed.reasoning
+        played.simulator.call(
+            prompt, at=played.at, began=answered, ended=ended, reasoning=reasoning
+        )
+        if billed is None:
+            return
+        first, replay.before = replay.before is None, call
+        if predicted is None:
+            return
+        rules, entry, situation = replay.rules, played.entry, predicted.call
+        entry.learn(predicted, billed, rules)
+        host = self._host(replay, call)
+        self.steps.learn(host, replay.row, billed.cache_read, conversation=replay.trace.id)
+        replay.reads.add(situation, billed, left_by(call, rules) or 0)
+        if first and replay.begun is not None:
+            entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
 
     def _host(self, replay: Replay, call: TraceCall | None = None) -> Hashable:
         """Who serves the calls of a conversation: the host that the gateway chose for a call, which

@@ -199,12 +199,15 @@ class Replay:
         marked = is_marked(call if before is None else before, self.rules)
         lifetime = TTL_SECONDS[self.ttls[before is not None]] if marked else simulator.lifetime
         recorded = self.begun is None and prompt.leading >= 0
+        usage = None if before is None else before.usage
+        reasoning = None if usage is None else usage.reasoning
         return CallSituation(
             kind=kind,
             model=self.called_model,
             agent=prompt.key(prompt.leading) if recorded else None,
             idle=idle is not None and idle > (lifetime or 0.0),
             marked=marked,
+            hidden=None if reasoning is None else reasoning > 0,
         )
 
     def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:

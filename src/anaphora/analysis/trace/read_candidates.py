@@ -31,6 +31,8 @@ class CallSituation(NamedTuple):
     """What the previous call left has expired, by the rules."""
     marked: bool
     """What the previous call left is at markers."""
+    hidden: bool | None
+    """The previous reply has hidden reasoning; None: not known."""
 
 
 class ConversationReads:
@@ -79,11 +81,10 @@ class ConversationReads:
 
     def situations(self, call: CallSituation) -> tuple[Hashable, ...]:
         """The calls that this one is like, the closest first."""
-        kind, model, agent, idle, _ = call
+        kind, model, agent, idle, _, hidden = call
         if self._usage is None:
             return (agent, model, kind), (model, kind), (kind,)
-        last, reasoning = self._classes.get(kind), self._usage.reasoning
-        hidden = None if reasoning is None else reasoning > 0
+        last = self._classes.get(kind)
         return (
             (agent, model, kind, idle, last, hidden),
             (model, kind, idle, last),

@@ -157,10 +157,9 @@ def _sent(part: dict[str, Any]) -> dict[str, Any] | None:
         return {"type": "file", "mime": part.get("mime"), "data": part.get("url")}
     if kind == "text":
         return {"type": "text", "text": part.get("text")}
-    metadata = part.get("metadata")
-    if isinstance(metadata, dict) and "anthropic" in metadata:
-        return {"type": "thinking", "thinking": part.get("text"), **_of(metadata, "anthropic")}
-    return {"type": "reasoning", "text": part.get("text"), "metadata": metadata}
+    if signed := _of(_of(part, "metadata"), "anthropic"):
+        return {"type": "thinking", "thinking": part.get("text"), **signed}
+    return {"type": "reasoning", "text": part.get("text"), "metadata": part.get("metadata")}
 
 
 def _reasons(parts: list[dict[str, Any]]) -> bool:

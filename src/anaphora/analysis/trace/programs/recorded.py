@@ -24,8 +24,8 @@ def served_by(provider: object, model: object) -> tuple[str, str]:
     known = catalog.provider_named(name) if name else None
     maker = catalog.maker_of(model) if name in _RESELLERS else None
     if known is None and maker is not None:
-        # GitHub writes versions of Claude with a dot.
-        return maker, model.replace(".", "-") if maker == "anthropic" else model
+        dashed = model.replace(".", "-")  # GitHub writes versions of Claude with a dot
+        return maker, dashed if catalog.profile(maker, dashed).known else model
     return known or name, model
 
 
