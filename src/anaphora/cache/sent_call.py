@@ -18,6 +18,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """None: the markers that the request itself carries."""
     at: float | None = None
     began: float | None = None
+    ended: float | None = None
+    """When its response ended, where it is not known when that began."""
     usage: Usage | None = None
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""

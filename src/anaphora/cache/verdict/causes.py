@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from anaphora.cache.lifetime import expiry, is_alive, longest_ttl, moments, ttl_seconds, used_at
 from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
@@ -13,7 +14,7 @@ from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Section, Ttl
+from anaphora.values import Notice, Section
 from anaphora.wording import counted
 
 from .changes import change_at
@@ -255,19 +256,16 @@ def _clock(
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
-    ttl = _longest_ttl(earlier.marks, rules)
-    lives_from = earlier.at
-    if rules.ttl_from.value != "request_start" and earlier.began is not None:
-        lives_from = earlier.began
-    if ttl is not None and later.at - lives_from > TTL_SECONDS[ttl]:
-        ago = format_duration(later.at - lives_from - TTL_SECONDS[ttl])
+    ttl = longest_ttl(earlier.marks, rules)
+    used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    expires = expiry(used, ttl_seconds(rules, ttl))
+    if ttl is not None and not is_alive(expires, later.at):
+        ago = format_duration(later.at - expires)
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
     if changed:
         return None  # what changed is not read however long one waits
-    readable = earlier.at
-    if rules.readable_from.value != "request_start" and earlier.began is not None:
-        readable = earlier.began
+    readable = moments(earlier.at, began=earlier.began)[rules.readable_from.value]
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and read >= older:
         if gap < 0:
@@ -278,15 +276,6 @@ def _clock(
         text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)
     return None
-
-
-def _longest_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    ttls = [mark.ttl for mark in plan.marks]
-    if plan.automatic is not None:
-        ttls.append(plan.automatic)
-    if not ttls and rules.mechanism.value != "explicit" and rules.default_ttl is not None:
-        ttls.append(rules.default_ttl.value)
-    return max(ttls, key=TTL_SECONDS.__getitem__, default=None)
 
 
 def format_duration(seconds: float) -> str:
