@@ -115,8 +115,14 @@ class Generator:
         opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
         outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
+        message = Message(role="assistant", parts=generated.parts)
         sent = SentCall(
-            rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
+            rendered=prompt.rendered,
+            plan=prompt.plan,
+            at=request.now,
+            usage=usage,
+            answer=message,
+            route=workspace,
         )
         compared = call.ir.cache.compare_with
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
@@ -131,7 +137,7 @@ class Generator:
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
             model=prompt.rendered.model,
-            message=Message(role="assistant", parts=generated.parts),
+            message=message,
             stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
             usage=usage,

@@ -139,6 +139,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     model: str | None = None
     """The model, when not the conversation's."""
+    began_by: Literal["resume", "compaction", "fork", "edit"] | None = None
+    """What began this call's history, where it is not the call before it."""
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():

@@ -12,7 +12,7 @@ conversation are compared without reading what they share.
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import comparable
+from anaphora.cache.comparison import comparable
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 

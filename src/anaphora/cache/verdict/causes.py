@@ -1,9 +1,16 @@
-"""Why less was read than could have been: changed bytes and parameters, the clock, the rules."""
+"""Why less was read than had been cached: changed bytes and parameters, the clock, the rules.
+
+    why_not_read(earlier, later, rules, change, profile, read, expected)
+
+The provider is blamed only where bytes, clock and rules prove that the read was possible; where
+something is not recorded, the cause is unknown, and the text says what would tell.
+"""
 
 from __future__ import annotations
 
 import re
 
+from anaphora.cache.history import history_change
 from anaphora.cache.lifetime import expiry, is_alive, longest_ttl, moments, ttl_seconds, used_at
 from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
@@ -28,13 +35,23 @@ _MOST_SHOWN = 60
 #: The error of a token estimate where the model is unknown.
 TOKEN_ERROR = 0.25
 
+#: What would tell the cause.
+BODIES_UNKNOWN = (
+    "the requests are not recorded as they were sent, so that what changed is not known:"
+    " `anaphora watch -- COMMAND` compares them"
+)
+TIMES_UNKNOWN = (
+    "the times of the calls are not recorded, so that the entry may have expired: log the time of"
+    " each call"
+)
+
 _IMAGE = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
     rb'|"mime_?[tT]ype"\s*:\s*"image/'
 )
 
 
-def find_causes(
+def why_not_read(
     earlier: SentCall,
     later: SentCall,
     rules: CacheRules,
@@ -49,9 +66,11 @@ def find_causes(
         return not_cached(earlier, later, rules, profile), *local
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
+    clock = _clock(earlier, later, rules, read, changed=change is not None)
     causes = [
+        _recorded(earlier, later, clock),
         *local,
-        _clock(earlier, later, rules, read, changed=change is not None),
+        clock,
         _no_marker(later, rules, "this call", "reads"),
     ]
     if change is None:
@@ -59,6 +78,24 @@ def find_causes(
         causes.append(_thinking(earlier.rendered, later.rendered, profile))
     known = tuple(cause for cause in causes if cause is not None)
     return known or (remaining(earlier, later, rules, expected),)
+
+
+def _recorded(earlier: SentCall, later: SentCall, clock: Cause | None) -> Cause | None:
+    """What a recording says about the beginning of a call's history."""
+    match later.began_by:
+        case None:
+            return None
+        case "compaction":
+            return Cause("compaction", "the history was compacted: a summary replaced it")
+        case "edit":
+            return Cause("history_edited", "an earlier message was changed or removed")
+        case "resume" | "fork":
+            done = "resumed" if later.began_by == "resume" else "forked"
+            text = f"the session was {done}"
+            if earlier.at is not None and later.at is not None:
+                text += f" {format_duration(later.at - earlier.at)} after its last call"
+            expired = clock is not None and clock.kind == "expired"
+            return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
 
 
 def preflight(
@@ -144,18 +181,23 @@ def _local(
     """Changed parameters and changed bytes, in the order in which they are hashed; then images."""
     found = _parameters(earlier, later, rules)
     if change is not None:
-        found.append((_changed(earlier, rules, change), change.section))
+        found.append((_changed(earlier, later, rules, change), change.section))
     found.sort(key=lambda pair: rules.hash_order.value.index(pair[1]))
     images = _images(earlier.rendered, later.rendered, rules)
     return [cause for cause, _ in found] + ([] if images is None else [images])
 
 
-def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
+def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Change) -> Cause:
     marks = _marker_chunks(earlier, rules)
     only_here = bool(marks) and marks[0] == change.chunk == marks[-1]
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
-    return Cause("changed", change.place)
+    if change.section != "messages":
+        return Cause("changed", change.place)
+    if history_change(earlier, later.rendered, change.chunk) == "compaction":
+        text = f"the history was compacted: from {change.path} on, earlier messages were replaced"
+        return Cause("compaction", f"{text} or left out")
+    return Cause("history_edited", change.place)
 
 
 def _trailing_system(earlier: SentCall, rules: CacheRules, change: Change | None) -> Cause | None:
@@ -322,8 +364,8 @@ def not_cached(
             f"the previous prompt of about {counted(tokens, 'token')} was probably below {minimum}"
         )
         return Cause("below_minimum", f"{text}: nothing was written")
-    text = "the previous call wrote nothing, although its markers and the rules allow it"
-    return Cause("unexplained", text)
+    text = "the previous call wrote nothing, although its markers and the rules allow it; the"
+    return Cause("unknown", f"{text} provider's cache diagnostics would tell why")
 
 
 def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
@@ -412,12 +454,9 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
-    unknown = []
     if not (earlier.complete and later.complete):
-        unknown.append("parts of the requests are not recorded")
+        return Cause("unknown", BODIES_UNKNOWN)
     if earlier.at is None or later.at is None:
-        unknown.append("the times of the calls are not recorded")
-    if unknown:
-        return Cause("unexplained", f"the cause is unknown ({' and '.join(unknown)})")
+        return Cause("unknown", TIMES_UNKNOWN)
     text = "the loss is on the provider's side: bytes, parameters and rules all allow the read"
     return Cause("provider_side", text)

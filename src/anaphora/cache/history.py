@@ -1,0 +1,142 @@
+"""What became of a conversation's earlier messages in a later prompt: which blocks are no longer
+sent, and whether a summary stands in their place. Found from bytes alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
+
+from .compared_prompt import ComparedPrompt
+from .sent_call import SentCall, cached_chunks
+
+HistoryChange: TypeAlias = Literal["compaction", "edited"]
+
+#: The shortest line of a reply by which it is found again in a later prompt.
+_LONG_LINE = 40
+#: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
+_REPEATED = 0.25
+#: Blocks in which providers and their clients keep a compacted history.
+_COMPACTED = (b'"type":"compaction', b'"type": "compaction')
+
+
+class BlocksGone(NamedTuple):
+    """The blocks behind a change: those of the earlier prompt that are not sent any more, those of
+    the later one that are new, and how many stand before the first that both have."""
+
+    gone: tuple[int, ...]
+    new: tuple[int, ...]
+    gone_first: int
+    new_first: int
+    kept: bool
+    """Whether any block is in both."""
+
+
+def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
+    """Compares what the earlier call may have cached, from a chunk on."""
+    before, after = _blocks(earlier.rendered), _blocks(later)
+    was = before.slices(first, cached_chunks(earlier))
+    now = after.slices(first, len(after))
+    gone, stays = _not_in(was, now)
+    new, kept = _not_in(now, was)
+    return BlocksGone(
+        tuple(first + at for at in gone),
+        tuple(first + at for at in new),
+        min(stays, default=len(was)),
+        min(kept, default=len(now)),
+        bool(kept),
+    )
+
+
+def _blocks(rendered: Rendered) -> ComparedPrompt:
+    return ComparedPrompt(rendered, Plan())
+
+
+def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[int]]:
+    """The positions of blocks that others lack, and of those that they have."""
+    left = Counter(others)
+    missing: list[int] = []
+    found: list[int] = []
+    for at, block in enumerate(blocks):
+        if left[block] > 0:
+            left[block] -= 1
+            found.append(at)
+        else:
+            missing.append(at)
+    return missing, found
+
+
+def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
+    """What the earlier call may have cached from a chunk on and the later one does not send. A
+    block that another one replaces is sent again, less what it became shorter."""
+    counts, tokens = Counts(earlier.rendered, later.bills), 0
+    blocks = blocks_gone(earlier, later, first)
+    for at in blocks.gone:
+        size = counts.tokens(at + 1) - counts.tokens(at)
+        if at == first and blocks.gone_first == 1 and first in blocks.new[:1]:
+            was, now = _blocks(earlier.rendered).block(at), _blocks(later).block(at)
+            size = int(size * max(0, len(was) - len(now)) / len(was))
+        tokens += size
+    return tokens
+
+
+def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
+    """What kind of change begins at a chunk of the messages. It is a compaction where
+
+    - a compacted history as a provider writes it is new in the prompt, or
+    - a message of the user's repeats the previous reply: that was the summary, or
+    - several blocks before all that is kept are replaced by fewer, or are left out from the
+      beginning of the history on.
+    """
+    blocks = blocks_gone(earlier, later, first)
+    if any(_is_compacted(later, at) for at in blocks.new):
+        return "compaction"
+    if blocks.gone and _repeats_reply(earlier, later, blocks.new):
+        return "compaction"
+    prompt = _blocks(later)
+    from_start = first == prompt.leading + 1
+    shorter = blocks.gone_first >= 2 and blocks.new_first < blocks.gone_first
+    if blocks.kept and shorter and (blocks.new_first or from_start):
+        return "compaction"
+    return "edited"
+
+
+def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
+    """Whether a prompt that shares no message with an earlier call has a summary of it: the two
+    have tools and system prompt in common, up to `shared`."""
+    leading = _blocks(later).leading + 1
+    if shared < leading or leading >= min(len(later), len(earlier.rendered)):
+        return False
+    new = tuple(range(shared, len(later)))
+    return any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new)
+
+
+def _is_compacted(rendered: Rendered, chunk: int) -> bool:
+    data = rendered.chunk(chunk).data
+    return any(sign in data for sign in _COMPACTED)
+
+
+def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
+    """Whether messages that are not the model's contain most long lines of the earlier reply."""
+    if earlier.answer is None:
+        return False
+    lines = {line.strip() for line in earlier.answer.text.splitlines()}
+    long = {line for line in lines if len(line) >= _LONG_LINE}
+    if not long:
+        return False
+    prompt = _blocks(later)
+    data = b"".join(later.chunk(at).data for at in new if not prompt.from_model(at))
+    found = sum(len(line) for line in long if _contains(data, line))
+    return found >= _REPEATED * sum(map(len, long))
+
+
+def _contains(data: bytes, line: str) -> bool:
+    """Whether JSON contains a text, written in either way."""
+    if msgspec.json.encode(line)[1:-1] in data:
+        return True
+    return not line.isascii() and json.dumps(line)[1:-1].encode() in data
