@@ -21,9 +21,10 @@ from pathlib import Path
 
 from anaphora import catalog
 from anaphora.analysis.trace import read_traces
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.format import Trace, unsupported
 from anaphora.analysis.trace.log_lines import Problem, numbered
-from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted, Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.values import Usage

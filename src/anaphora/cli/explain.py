@@ -79,6 +79,8 @@ class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     miss: int
     not_cacheable: int
     """Below the provider's minimum."""
+    unknown: int
+    """Less was read, and nothing proves that more could have been."""
     broke: int
     """Those of `partial` and `miss` whose prefix broke."""
     lost: int
@@ -313,6 +315,8 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
     if total.not_cacheable:
         counts += f", {total.not_cacheable} below the minimum"
+    if total.unknown:
+        counts += f", {total.unknown} unknown"
     yield f"{counted(total.turns, 'call')}: {counts}", "bold"
     if total.lost:
         yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"

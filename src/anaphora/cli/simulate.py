@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from anaphora import catalog
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
+from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
 from anaphora.cache.simulator.chances import (
     CallChance,
     ExpectedUsage,

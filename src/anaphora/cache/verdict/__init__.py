@@ -18,7 +18,7 @@ from anaphora.cache.simulator.outcome import Prediction
 
 from .causes import preflight
 from .changes import find_change
-from .judgement import judge, saved_usd
+from .judgement import as_side_call, judge, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .values import (
     VOLATILE,
@@ -42,6 +42,7 @@ __all__ = [
     "Result",
     "SentCall",
     "Verdict",
+    "as_side_call",
     "comparable",
     "diagnosis_of",
     "find_change",
@@ -52,4 +53,5 @@ __all__ = [
     "predicted_usage",
     "preflight",
     "saved_usd",
+    "side_call",
 ]

@@ -75,7 +75,7 @@ def why_not_read(
     ]
     if change is None:
         causes.append(_lookback(earlier, later, rules))
-        causes.append(_thinking(earlier.rendered, later.rendered, profile))
+        causes.append(_thinking(earlier, later, rules, profile, read, expected))
     known = tuple(cause for cause in causes if cause is not None)
     return known or (remaining(earlier, later, rules, expected),)
 
@@ -414,19 +414,35 @@ def _breakpoints(sent: SentCall, rules: CacheRules) -> list[int]:
     return sorted(chunks)
 
 
-def _thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Cause | None:
-    """Thinking since the last user message, which the provider drops at the next one."""
+def _thinking(
+    sent: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    profile: Profile | None,
+    read: int,
+    expected: Prediction,
+) -> Cause | None:
+    """Thinking since the last user message, which the provider drops at the next one. It explains
+    only what stands behind the first of it."""
     if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
         return None
-    if not any(_from_user(later, chunk) for chunk in range(len(earlier), len(later))):
+    earlier, after = sent.rendered, later.rendered
+    if not any(_from_user(after, chunk) for chunk in range(len(earlier), len(after))):
         return None
+    first = None
     for chunk in range(len(earlier) - 1, -1, -1):
         if _kind(earlier, chunk) is Kind.THINKING:
-            text = "the provider drops thinking at a user turn, which invalidates the messages"
-            return Cause("thinking_dropped", text)
-        if _from_user(earlier, chunk):
-            return None
-    return None
+            first = chunk
+        elif _from_user(earlier, chunk):
+            break
+    if first is None:
+        return None
+    counts = Counts(earlier, after.bills)
+    behind = (counts.total - counts.tokens(first)) * (1 + profile.token_error.value)
+    if read < expected.left - behind - rules.granule_tokens.value:
+        return None
+    text = "the provider drops thinking at a user turn, which invalidates the messages"
+    return Cause("thinking_dropped", text)
 
 
 def _kind(rendered: Rendered, chunk: int) -> Kind:

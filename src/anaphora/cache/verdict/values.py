@@ -260,6 +260,8 @@ def _outcome(verdict: Verdict) -> str:
     predicted = " (predicted; there is no bill)" if verdict.billed is None else ""
     left, tokens = verdict.left, counted(read, "token")
     match verdict.result:
+        case "first" if verdict.cause == "side_call":
+            return "Side call"
         case "first" if read and verdict.total is not None:
             return f"First call seen: {read:,} of {counted(verdict.total, 'token')} read"
         case "first":
