@@ -58,7 +58,10 @@ def comparable(
 
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
-    """Whether the beginning of another conversation can have been cached for this prompt too."""
+    """Whether the beginning of another conversation can have been cached for this prompt too.
+    Where whole units are kept, only a beginning that several prompts shared is one."""
+    if rules.automatic_breakpoint.value == "units":
+        return False
     marked = rules.needs_marks and rules.slots.value > 0
     tokens = Counts(beginning.rendered).tokens(cached_chunks(beginning))
     if tokens < rules.minimum_tokens.value or (marked and not beginning.marks.marks):

@@ -21,6 +21,8 @@ HistoryChange: TypeAlias = Literal["compaction", "edited"]
 _LONG_LINE = 40
 #: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
 _REPEATED = 0.25
+#: Blocks at the end of a history of which a compaction may keep some.
+_NEWEST = 64
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
@@ -107,13 +109,20 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
 
 
 def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
-    """Whether a prompt that shares no message with an earlier call has a summary of it: the two
-    have tools and system prompt in common, up to `shared`."""
-    leading = _blocks(later).leading + 1
-    if shared < leading or leading >= min(len(later), len(earlier.rendered)):
+    """Whether a prompt that does not go on with an earlier call's messages has a summary of them:
+    the two have tools and system prompt in common, up to `shared`. Reads a bounded part of both."""
+    before, after = _blocks(earlier.rendered), _blocks(later)
+    if shared <= after.leading or after.leading + 1 >= min(len(after), len(before)):
         return False
-    new = tuple(range(shared, len(later)))
-    return any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new)
+    new = tuple(range(shared, min(len(after), shared + _NEWEST)))
+    if not new:
+        return False
+    if any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new):
+        return True
+    newest = before.slices(max(shared, len(before) - _NEWEST), len(before))
+    if len(after) >= len(before) or set(newest).isdisjoint(after.slices(shared, new[-1] + 1)):
+        return False
+    return history_change(earlier, later, shared) == "compaction"
 
 
 def _is_compacted(rendered: Rendered, chunk: int) -> bool:

@@ -24,7 +24,7 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     at: float | None = None
     began: float | None = None
     ended: float | None = None
-    """When its response ended, where it is not known when that began."""
+    """When its response ended, where that is recorded."""
     usage: Usage | None = None
     answer: Message | None = None
     """The reply, where it is known: a later prompt may have it as a summary."""

@@ -35,7 +35,9 @@ def predict(
     """What the later call should read, from these two calls and nothing else."""
     if outcome is None:
         start, then, reasoning = _times(earlier, later)
-        made = made_call(rules, start, began=earlier.began, reasoning=reasoning)
+        made = made_call(
+            rules, start, began=earlier.began, ended=earlier.ended, reasoning=reasoning
+        )
         pair = simulate_extension(rules, earlier, later, made, then, later.rendered.bills)
         if pair is not None:
             return predict_read(pair[0], earlier.usage, pair[1], rules, marked=earlier.is_marked)
@@ -101,7 +103,12 @@ def _simulate_pair(
     """The earlier call in an empty cache, and the later one after it."""
     start, then, reasoning = _times(earlier, later)
     wrote = simulator.call(
-        before, at=start, began=earlier.began, reasoning=reasoning, scope=earlier.route
+        before,
+        at=start,
+        began=earlier.began,
+        ended=earlier.ended,
+        reasoning=reasoning,
+        scope=earlier.route,
     )
     after = RenderedPrompt(later.rendered, later.marks)
     return wrote, simulator.predict(after, at=then, scope=later.route)
