@@ -60,7 +60,6 @@ class Exchange(NamedTuple):
     body: bytes
     answer: bytes
     at: float
-    headers: dict[str, str] = {}
 
     def relayed(self, number: int, provider: str) -> RelayedCall:
         return RelayedCall(
@@ -70,7 +69,7 @@ class Exchange(NamedTuple):
             route=ProxyRoute(prefix="", provider=provider, upstream="http://emulator.invalid"),
             path=self.path,
             query="",
-            request_headers=tuple(self.headers.items()),
+            request_headers=(),
             request_body=self.body,
             status=200,
             response_headers=(("content-type", "application/json"),),
@@ -88,7 +87,6 @@ class Exchange(NamedTuple):
             "provider": provider,
             "time": self.at,
             "duration": ENDS,
-            "headers": self.headers,
         }
         return msgspec.json.encode(fields)
 
@@ -450,4 +448,3 @@ def planted_run(place: str, name: str, script: Callable[[Conversation], None]) -
     talk = Conversation(place, prompt)
     script(talk)
     return talk.run(name)
-

@@ -76,15 +76,24 @@ def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[i
 def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
     """What the earlier call may have cached from a chunk on and the later one does not send. A
     block that another one replaces is sent again, less what it became shorter."""
-    counts, tokens = Counts(earlier.rendered, later.bills), 0
     blocks = blocks_gone(earlier, later, first)
+    if not blocks.gone:
+        return 0
+    # By its own bill alone, so that all who know the two calls count the same.
+    counts, tokens = Counts(earlier.rendered, ()), 0
+    total = None if earlier.usage is None else earlier.usage.input
+    billed = total / counts.total if total and counts.total else 1.0
     for at in blocks.gone:
         size = counts.tokens(at + 1) - counts.tokens(at)
         if at == first and blocks.gone_first == 1 and first in blocks.new[:1]:
-            was, now = _blocks(earlier.rendered).block(at), _blocks(later).block(at)
-            size = int(size * max(0, len(was) - len(now)) / len(was))
+            was, now = _size(earlier.rendered, at), _size(later, at)
+            size = int(size * max(0, was - now) / was)
         tokens += size
-    return tokens
+    return int(tokens * billed)
+
+
+def _size(rendered: Rendered, chunk: int) -> int:
+    return rendered.offset(chunk + 1) - rendered.offset(chunk)
 
 
 def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:

@@ -273,6 +273,20 @@ class _Explainer:
             )
 
 
+def verdicts_of_requests(
+    places: Iterable[Path], format_: LogFormat | None, provider: str | None
+) -> dict[str, Verdict]:
+    """The verdicts on the calls of request logs, by file and line."""
+    explainer = _Explainer(RequestDefaults(provider=provider))
+    found = {}
+    for file in files_in(tuple(places), []):
+        lines = records_of(file, [])
+        if (format_ or detect(lines, is_request)) == "requests":
+            for call in explainer._judged(paired(explainer._requests(lines))):
+                found[call.place] = call.verdict
+    return found
+
+
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
     if len(places) < 2 or any(place.is_dir() for place in places):

@@ -141,6 +141,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     """The model, when not the conversation's."""
     began_by: Literal["resume", "compaction", "fork", "edit"] | None = None
     """What began this call's history, where it is not the call before it."""
+    place: str | None = None
+    """Its file and line, where a call has one of its own."""
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():

@@ -32,10 +32,19 @@ class TraceVerdict(NamedTuple):
 
 def judge_traces(traces: Iterable[Trace], price: Pricing | None = None) -> Iterator[TraceVerdict]:
     """A verdict for every billed call, in the order in which they happened."""
+    for _, judged in judge_calls(traces, price):
+        if judged is not None:
+            yield judged
+
+
+def judge_calls(
+    traces: Iterable[Trace], price: Pricing | None = None
+) -> Iterator[tuple[Predicted, TraceVerdict | None]]:
+    """Every call in the order in which they happened; those with a bill have a verdict."""
     rendered = {trace.id: _RenderedTrace(trace) for trace in traces}
     for predicted in Predictor().play([each.trace for each in rendered.values()]):
-        if predicted.billed is not None:
-            yield rendered[predicted.trace].judge(predicted, price)
+        billed = predicted.billed is not None
+        yield predicted, rendered[predicted.trace].judge(predicted, price) if billed else None
 
 
 class _RenderedTrace:

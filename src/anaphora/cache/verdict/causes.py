@@ -195,8 +195,8 @@ def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Chan
     if change.section != "messages":
         return Cause("changed", change.place)
     if history_change(earlier, later.rendered, change.chunk) == "compaction":
-        text = f"the history was compacted: from {change.path} on, earlier messages were replaced"
-        return Cause("compaction", f"{text} or left out")
+        text = "the history was compacted: earlier messages were replaced by a summary or left out"
+        return Cause("compaction", text)
     return Cause("history_edited", change.place)
 
 
