@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +19,17 @@ import pytest
 from click.testing import CliRunner
 from support.daemon import GRANT, NO_TLS, llm_yaml, running_daemon
 from support.emulated_client import LONG, MODELS, connected
+from support.session_breaks import MOMENT, STEPS, STORY
 
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope, rows
 from anaphora.cache.lifetime import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.cli.common import anaphora
-from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
-from anaphora.values import Conversation, Message
 
 #: By the name of the provider: that of the catalog, and the path at the proxy and the daemon.
 PLACES = {
@@ -40,8 +38,6 @@ PLACES = {
     "openai_chat": ("openai", "/v1/chat/completions"),
     "deepseek": ("deepseek", "/chat/completions"),
 }
-MOMENT = 30.0
-STORY = "A line of a long story that goes on and on, with many turns. " * 30
 
 
 class Clock:
@@ -80,44 +76,6 @@ class Said(NamedTuple):
 
 
 # ── The conversation ─────────────────────────────────────────────────────────────────────────────
-
-Step = Callable[[Session], None]
-
-
-def go_on(_: Session) -> None:
-    """Nothing changes."""
-
-
-def edit(chat: Session) -> None:
-    _, *others = chat.messages
-    chat.conversation = Conversation((Message.user("Another question. " * 40), *others))
-
-
-def drop(chat: Session) -> None:
-    first, second, _, _, *others = chat.messages
-    chat.conversation = Conversation((first, second, *others))
-
-
-def compact(chat: Session) -> None:
-    kept = chat.messages[-4:]
-    summary = Message.user("Earlier: a story was told, and a picture was described.")
-    chat.conversation = Conversation((summary, *kept))
-
-
-#: What is done before each call, the pause before it in lifetimes of the cache, and the cause.
-STEPS: list[tuple[Step, float, str | None]] = [
-    (go_on, 0.0, None),
-    (go_on, 0.0, None),
-    (go_on, 0.0, None),
-    (edit, 0.0, "history_edited"),
-    (go_on, 0.8, None),
-    (go_on, 1.1, "expired"),
-    (go_on, 0.0, None),
-    (drop, 0.0, "history_edited"),
-    (go_on, 0.0, None),
-    (compact, 0.0, "compaction"),
-    (go_on, 0.0, None),
-]
 
 
 async def converse(emu: Emulator, name: str, clock: Clock) -> tuple[list[Sent], list[Said]]:
