@@ -134,7 +134,9 @@ class Conversation:
         """Sends the prompt; `causes` are those that were planted in it. With a `prompt` of its own
         the call is beside the conversation."""
         self.at += wait
-        data = _with_ttl(body(self.place, prompt or self.prompt, model), self.prompt.get("ttl"))
+        data = body(self.place, prompt or self.prompt, model)
+        data = _with_ttl(data, self.prompt.get("ttl"), -1)
+        data = _with_ttl(data, self.prompt.get("system_ttl"), 1)
         headers = {"authorization": "Bearer k", "x-api-key": "k", "anthropic-version": "2023-06-01"}
         request = EmulatorRequest(
             method="POST", path=self.path, headers=headers, body=data, now=self.at
@@ -195,9 +197,12 @@ def explain(exchanges: list[Exchange], provider: str) -> list[Verdict]:
     return [judge_request(earlier, request, None)[1] for earlier, request in paired(requests)]
 
 
-def _with_ttl(data: bytes, ttl: str | None) -> bytes:
+def _with_ttl(data: bytes, ttl: str | None, count: int) -> bytes:
+    """With that TTL for the first markers, or for all; the system prompt's is the first."""
+    if ttl is None:
+        return data
     marker = b'"cache_control":{"type":"ephemeral"'
-    return data if ttl is None else data.replace(marker, marker + b',"ttl":"%b"' % ttl.encode())
+    return data.replace(marker, marker + b',"ttl":"%b"' % ttl.encode(), count)
 
 
 # ── What is planted ──────────────────────────────────────────────────────────────────────────────
@@ -238,6 +243,15 @@ def marked_for_an_hour(talk: Conversation) -> None:
     talk.turn(wait=1800)
     talk.turn(wait=3500)
     talk.turn("expired", wait=3700)
+
+
+def expired_in_part(talk: Conversation) -> None:
+    """The system prompt is cached for an hour, the rest for five minutes."""
+    talk.prompt["system_ttl"] = "1h"
+    talk.send()
+    talk.turn()
+    talk.turn("expired", wait=600)
+    talk.turn()
 
 
 def expired(talk: Conversation) -> None:
@@ -405,6 +419,7 @@ SCRIPTS: dict[str, Callable[[Conversation], None]] = {
     "reads that refresh": refreshed_by_reads,
     "markers for an hour": marked_for_an_hour,
     "an expired entry": expired,
+    "an entry that expired in part": expired_in_part,
     "a session resumed after a day": resumed,
     "a changed byte in the system prompt": changed(edit_system, "changed"),
     "a changed tool": changed(edit_tool, "changed"),
@@ -429,6 +444,7 @@ SCRIPTS: dict[str, Callable[[Conversation], None]] = {
 _ANTHROPIC = {
     "a tool loop",
     "markers for an hour",
+    "an entry that expired in part",
     "beyond the look-back",
     "no marker",
 }

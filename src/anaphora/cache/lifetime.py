@@ -41,14 +41,16 @@ def ttl_seconds(rules: CacheRules, ttl: Ttl | None = None) -> float:
     return float(TTL_SECONDS[ttl])
 
 
-def longest_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    """The TTL of the entry of a call that lives longest; None where it leaves none that expires."""
-    ttls = [mark.ttl for mark in plan.marks]
+def last_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
+    """The TTL of the entry that holds all a call has cached, that of its last marker; None where
+    it leaves none that expires."""
     if plan.automatic is not None:
-        ttls.append(plan.automatic)
-    if not ttls and rules.mechanism.value != "explicit" and rules.default_ttl is not None:
-        ttls.append(rules.default_ttl.value)
-    return max(ttls, key=TTL_SECONDS.__getitem__, default=None)
+        return plan.automatic
+    if plan.marks:
+        return max(plan.marks, key=lambda mark: mark.chunk).ttl
+    if rules.mechanism.value == "explicit" or rules.default_ttl is None:
+        return None
+    return rules.default_ttl.value
 
 
 def used_at(
@@ -60,6 +62,15 @@ def used_at(
     if began is None and ended is not None and assumed is not None:
         return min(ended, at + assumed.value)
     return moments(at, began=began, ended=ended)[rules.ttl_from.value]
+
+
+def used_at_latest(
+    rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
+) -> float:
+    """The same if the response began as late as it can have, where that is not recorded."""
+    if began is None and ended is not None and rules.ttl_from.value != "request_start":
+        return max(at, ended)
+    return used_at(rules, at, began=began, ended=ended)
 
 
 def moments(

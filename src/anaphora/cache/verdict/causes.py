@@ -11,7 +11,15 @@ from __future__ import annotations
 import re
 
 from anaphora.cache.history import history_change
-from anaphora.cache.lifetime import expiry, is_alive, longest_ttl, moments, ttl_seconds, used_at
+from anaphora.cache.lifetime import (
+    expiry,
+    is_alive,
+    last_ttl,
+    moments,
+    ttl_seconds,
+    used_at,
+    used_at_latest,
+)
 from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
@@ -43,6 +51,10 @@ BODIES_UNKNOWN = (
 TIMES_UNKNOWN = (
     "the times of the calls are not recorded, so that the entry may have expired: log the time of"
     " each call"
+)
+BEGAN_UNKNOWN = (
+    "the entry may have expired: its lifetime counts from the start of the response, which is not"
+    " recorded"
 )
 
 _IMAGE = re.compile(
@@ -298,13 +310,17 @@ def _clock(
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
-    ttl = longest_ttl(earlier.marks, rules)
-    used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
-    expires = expiry(used, ttl_seconds(rules, ttl))
+    ttl = last_ttl(earlier.marks, rules)
+    seconds = ttl_seconds(rules, ttl)
+    used = used_at_latest(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    expires = expiry(used, seconds)
     if ttl is not None and not is_alive(expires, later.at):
         ago = format_duration(later.at - expires)
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
+    used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    if ttl is not None and not is_alive(expiry(used, seconds), later.at):
+        return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
     if changed:
         return None  # what changed is not read however long one waits
     readable = moments(earlier.at, began=earlier.began)[rules.readable_from.value]
