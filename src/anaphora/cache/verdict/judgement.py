@@ -69,10 +69,10 @@ def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
     return as_side_call(_first(sent, price, None))
 
 
-def as_side_call(verdict: Verdict) -> Verdict:
-    """The verdict on a first call that turned out to be a side call."""
+def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
+    """The verdict on a first call that turned out to be a side call, or to be none."""
     text = "it shares no beginning with the conversation of its session, and no call follows it"
-    return replace(verdict, causes=(Cause("side_call", text),))
+    return replace(verdict, causes=(Cause("side_call", text),) if side_call else ())
 
 
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
