@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support import virtual_time
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.paced_engine import PacedTransport, now
-from support.planted_runs import every_run
+from support.planted_runs import every_script, planted_run
 from support.session_breaks import MOMENT, STEPS, STORY
 
 from anaphora import AsyncClient, catalog
@@ -84,7 +84,8 @@ def planted(traces: Iterable[Trace] = ()) -> tuple[int, int, int]:
 
 
 def _planted_requests() -> Iterator[Judged]:
-    for run in every_run():
+    for place, name in every_script():
+        run = planted_run(place, name)
         for call in run.calls:
             for source, verdict in (("watch", call.watched), ("explain", call.explained)):
                 yield Judged(f"{source} {run.place}", run.name, call.planted, call.lost, verdict)

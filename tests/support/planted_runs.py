@@ -1,8 +1,8 @@
 """Conversations with the emulator in which one cause is planted, and what `watch` and `explain` say
 about each call.
 
-    for run in every_run():
-        for call in run.calls: call.planted, call.lost, call.watched, call.explained
+    for place, name in every_script():
+        for call in planted_run(place, name).calls: call.planted, call.lost, call.watched, call.explained
 
 No socket and no waiting: the emulator's engine answers, and its clock is an argument.
 """
@@ -450,17 +450,18 @@ _ANTHROPIC = {
 }
 
 
-def every_run() -> Iterator[PlantedRun]:
+def every_script() -> Iterator[tuple[str, str]]:
+    """Wires, and the names of scripts."""
     for place in PLACES:
-        for name, script in SCRIPTS.items():
+        for name in SCRIPTS:
             if place == "anthropic" or name not in _ANTHROPIC:
-                yield planted_run(place, name, script)
+                yield place, name
 
 
-def planted_run(place: str, name: str, script: Callable[[Conversation], None]) -> PlantedRun:
+def planted_run(place: str, name: str) -> PlantedRun:
     prompt = spec()
     if name == "the first image":
         prompt["messages"][2] = ("user", ["And in the picture?"])
     talk = Conversation(place, prompt)
-    script(talk)
+    SCRIPTS[name](talk)
     return talk.run(name)
