@@ -132,8 +132,9 @@ def shared(provider: Provider, place: str) -> tuple[int, int]:
     offset = first_difference(first, second, len(first))
     assert offset is not None
     granule, minimum = provider.rules.granule_tokens.value, provider.rules.minimum_tokens.value
+    less = provider.rules.offset
     read, left = (
-        tokens // granule * granule
+        (tokens + less) // granule * granule - less
         for tokens in (Counts(second).before(offset), Counts(first).total)
     )
     assert read >= minimum, "the text is long enough for every provider"

@@ -108,8 +108,12 @@ def test_provider_and_wire_exist(row: Dialect) -> None:
     assert catalog.profile(row.provider, "some-model").provider == row.provider
 
 
+#: Gateways that are known by the logs of others: their calls are predicted, not made.
+FROM_LOGS = {"vercel", "litellm", "opencode", "copilot"}
+
+
 def test_every_provider_of_the_catalog_has_a_row() -> None:
-    assert catalog.shipped().entries.keys() == {row.provider for row in ROWS}
+    assert catalog.shipped().entries.keys() - FROM_LOGS == {row.provider for row in ROWS}
 
 
 @every_row

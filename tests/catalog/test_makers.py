@@ -7,10 +7,10 @@ import datetime
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.catalog import _BEGINNINGS
+from anaphora.catalog.names import MAKERS
 
 
-@each_row("maker", _BEGINNINGS)
+@each_row("maker", MAKERS)
 def test_every_model_of_a_maker_is_found_by_its_name(maker: str) -> None:
     """Also in lower case, and in Google's own spelling."""
     for profile in catalog.models(maker):
@@ -67,7 +67,7 @@ def test_similar_model(provider: str, model: str, near: str) -> None:
     assert catalog.similar_model(provider, model) == near
 
 
-@each_row("maker", _BEGINNINGS)
+@each_row("maker", MAKERS)
 def test_no_model_is_similar_to_a_known_one_with_other_numbers(maker: str) -> None:
     for profile in catalog.models(maker):
         assert catalog.similar_model(maker, profile.id) == profile.id

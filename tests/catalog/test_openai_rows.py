@@ -141,10 +141,10 @@ def test_earlier_models_cache_by_themselves(model: str) -> None:
     assert (rules.slots.value, rules.automatic_slots.value) == (0, 0)
     assert "text" not in rules.markable.value
     assert "input_text" not in rules.markable.value
-    granule = 2048 if model == "gpt-5.5" else 128
-    assert rules.granule_tokens.value == granule
+    steps = (512, 128) if model == "gpt-5.5" else (128, 0)
+    assert (rules.granule_tokens.value, rules.offset) == steps
     assert rules.granule_tokens.verified
-    assert rules.minimum_tokens.value == max(1024, granule)
+    assert rules.minimum_tokens.value == 1024
     assert rules.hash_order.value == ("system", "tools", "messages")
     assert {ttl: figure.value for ttl, figure in rules.write_price.items()} == {"24h": 1.0}
     assert rules.default_ttl is not None

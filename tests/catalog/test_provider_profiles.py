@@ -69,6 +69,10 @@ PROFILES: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
         ("tokenizer", "claude", "anthropic.toml"),
     ],
     ("openrouter", "openai/gpt-5.6-sol"): [("explicit_breakpoints", True, "[R]")],
+    **{
+        (name, "glm-5.3"): [("bytes_per_token", 2.5, "?stand-in: anthropic.toml")]
+        for name in ("vercel", "litellm", "opencode", "copilot")
+    },
     ("vllm", "any/model"): [("max_tokens_field", "max_tokens", "?stand-in")],
     ("llamacpp", "any.gguf"): [("max_tokens_field", "max_tokens", "?stand-in")],
     ("snowflake", "claude-sonnet-4-6"): [

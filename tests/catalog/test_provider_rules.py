@@ -54,6 +54,10 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("read_price", 0.5, "[L]"),
         ("write_price.1h", 1.0, "[L]"),
     ],
+    ("azure", "gpt-5.5", None): [
+        ("granule_tokens", 512, "?derived: openai.toml"),
+        ("granule_offset", 128, "?derived: openai.toml"),
+    ],
     ("azure", "gpt-6.1-sol", None): [
         ("slots", 0, "?stand-in"),
         ("read_price", 0.05, "[L]"),
@@ -185,6 +189,45 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("mechanism", "both", "?derived: openai.toml"),
         ("granule_tokens", 1, "exchanges"),
         ("ttls", ("12h", "30m"), "[R]"),
+    ],
+    ("openrouter", "openai/gpt-5.5", None): [
+        ("granule_tokens", 512, "?derived: openai.toml: real traffic, Codex"),
+        ("granule_offset", 128, "?derived: openai.toml: real traffic, Codex"),
+        ("mechanism", "implicit", "[web] openrouter.ai"),
+        ("read_price", 0.1, "[GP]"),
+        ("write_price.24h", 1.0, "[GP]"),
+    ],
+    ("openrouter", "deepseek/deepseek-v4-flash", None): [
+        ("granule_tokens", 128, "?derived: deepseek.toml: real traffic"),
+        ("minimum_tokens", 128, "?derived: deepseek.toml"),
+        ("automatic_breakpoint", "units", "?derived: deepseek.toml"),
+        ("output_cached", True, "?derived: deepseek.toml"),
+        ("missed", 0.04, "?stand-in: openai.toml"),
+        ("route_seconds", 600, "[web] openrouter.ai"),
+        ("read_price", 0.2, "[GP]"),
+        ("write_price.1h", 1.0, "[GP]"),
+    ],
+    ("openrouter", "z-ai/glm-4.6", None): [
+        ("hash_order", TOOLS_FIRST, "?derived: zai.toml: bills seen 2026-06 to 2026-11"),
+        ("missed", 0.17, "?derived: zai.toml: real traffic"),
+        ("read_price", 0.2, "[GP]"),
+    ],
+    ("vercel", "moonshotai/kimi-k3", None): [
+        ("granule_tokens", 256, "?derived: moonshot.toml: [3p]"),
+        ("read_price", 0.1, "?derived: moonshot.toml: [GP]"),
+    ],
+    ("vercel", "anthropic/claude-sonnet-4.5", None): [
+        ("slots", 4, "?derived: anthropic.toml"),
+        ("write_price.1h", 2.0, "?derived: anthropic.toml"),
+    ],
+    ("litellm", "openrouter/deepseek/deepseek-chat:free", None): [
+        ("granule_tokens", 128, "?derived: deepseek.toml: real traffic"),
+    ],
+    ("litellm", "azure/gpt-5.5", None): [("granule_offset", 128, "?derived: azure.toml")],
+    ("opencode", "glm-5.3", None): [("hash_order", TOOLS_FIRST, "?derived: zai.toml")],
+    ("copilot", "claude-haiku-4.5", None): [
+        ("minimum_tokens", 4096, "?derived: anthropic.toml"),
+        ("isolation", "organization", "?stand-in"),
     ],
     ("vllm", "any/model", None): [
         ("mechanism", "implicit", "[V]"),

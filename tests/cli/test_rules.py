@@ -85,7 +85,7 @@ def test_no_comparable_calls(log: Callable[..., Path]) -> None:
 
 
 def test_json_output(log: Callable[..., Path]) -> None:
-    file = log(conversation([1024, 1100], model="gpt-5.5"))
+    file = log(conversation([2048, 1100], model="gpt-5.5"))
     ran = rules("check", file, "--json")
     report: Json = json.loads(ran.stdout)
     assert ran.exit_code == 1
@@ -99,7 +99,7 @@ def test_json_output(log: Callable[..., Path]) -> None:
     )
     assert (row["looked_at"], row["supporting"], row["contradicting"]) == (2, 0, 2)
     assert [one["place"] for one in row["examples"]] == [f"{file}:1"] * 2
-    assert [(other["value"], other["contradicting"]) for other in row["disputed"]] == [(128, 1)]
+    assert [(other["value"], other["contradicting"]) for other in row["disputed"]] == [(2048, 1)]
     assert "openai granule_tokens" in report["failed"]
 
 

@@ -27,6 +27,7 @@ HI = [{"role": "user", "content": "Hello"}]
 #: The names of providers in the home, where they are not the catalog's.
 IDS = {"google": "gemini"}
 ANY = "any-model"
+PROVIDERS = {row.provider for row in catalog.dialects().rows}
 """For servers whose models are the operator's own."""
 
 
@@ -67,14 +68,14 @@ def test_every_provider_answers(short_folder: Path) -> None:
             assert emulator is not None
             headers = {"authorization": f"Bearer {token[1]}"}
             with httpx.Client(base_url=url[1], headers=headers, verify=NO_TLS, timeout=60) as http:
-                for provider in catalog.shipped().providers:
+                for provider in sorted(PROVIDERS):
                     _ask(http, provider)
                 # Which provider has them is clear from their names.
                 for model in ("qwen3:0.6b", "mistral-large-4", "grok-4.7"):
                     assert _post(http, model, {}).status_code == 200, model
             calls = httpx.get(f"{emulator[1]}/_emulator/requests?last=1000", verify=NO_TLS).json()
             called = {call["provider"] for call in calls["requests"]}
-            assert called == set(catalog.shipped().providers)
+            assert called == PROVIDERS
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)

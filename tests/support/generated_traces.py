@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 class _Cache:
     def __init__(self, kind: Kind, draw: random.Random) -> None:
         rules = catalog.rules(kind.provider, kind.model)
-        self._granule = rules.granule_tokens.value
+        self._granule, self._offset = rules.granule_tokens.value, rules.offset
         self._minimum = rules.minimum_tokens.value
         self._kind, self._draw = kind, draw
         self._kept: dict[tuple[Piece, ...], float] = {}
@@ -69,7 +69,7 @@ class _Cache:
                 pairs = zip(kept, prompt, strict=False)
                 same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
                 found = max(found, sum(piece[1] for piece, _ in same))
-        found = found // self._granule * self._granule
+        found = (found + self._offset) // self._granule * self._granule - self._offset
         lost = found < self._minimum or self._draw.random() < self._kind.missed
         return 0 if lost else found
 

@@ -213,7 +213,8 @@ def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) ->
     rules = catalog.rules(place.provider, place.model, before.wire)
     total = Counts(before).total
     grown_to = Counts(after).total
-    kept = total // rules.granule_tokens.value * rules.granule_tokens.value
+    kept = (total + rules.offset) // rules.granule_tokens.value * rules.granule_tokens.value
+    kept -= rules.offset
     wrote = rules.slots.value > 0 and bool(before.marks)
     first = Usage(uncached=0, read=0, written={"5m": kept}, output=1)
     if not wrote:

@@ -24,6 +24,7 @@ from anaphora.yaml_values import nearest
 
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
 from .load import SHIPPED, Catalog, Overflow, decode, is_overflow, overflow_of
+from .names import MAKERS, maker_of
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates
 from .pricing import price
@@ -99,24 +100,8 @@ def default_model(provider: str, today: datetime.date) -> str | None:
 
 # ── Names of models ───────────────────────────────────────────────────────────────────────────────
 
-#: How the names of each maker's models begin, in lower case. Open weights under a name of their own
-#: (`gpt-oss`, `llama`, `gemma`) are left out: every host may have them.
-_BEGINNINGS = {
-    "openai": r"gpt-(?!oss)|chatgpt-|o[0-9]+(-|\Z)|codex-|computer-use-|ft:(gpt-|o[0-9])",
-    "anthropic": r"claude-",
-    "google": r"gemini-",
-    "xai": r"grok-",
-    "deepseek": r"deepseek-",
-    "mistral": r"(open-)?(mi[sx]tral|magistral|ministral|devstral|codestral|pixtral|voxtral)-",
-    "moonshot": r"kimi-|moonshot-",
-    "alibaba": r"qwen|qwq|qvq",
-    "zai": r"glm-",
-    "minimax": r"minimax-",
-}
-_MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
-
 #: Makers whose own address serves no models but theirs. Alibaba's serves those of others, too.
-_OWN_ONLY = frozenset(_MAKERS) - {"alibaba"}
+_OWN_ONLY = frozenset(MAKERS) - {"alibaba"}
 
 #: Open weights that a maker's own address serves, too.
 _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
@@ -134,15 +119,6 @@ _WORDS = re.compile(r"[^a-z0-9]+")
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def maker_of(model: str) -> str | None:
-    """The maker of a model, by its name; None for names that any host may use."""
-    name = model.lower().removeprefix("models/")  # Google's own spelling
-    # `deepseek-r1:8b` and `deepseek-ai/DeepSeek-R1` are names of hosts.
-    if "/" in name or (":" in name and not name.startswith("ft:")):
-        return None
-    return next((maker for maker, begins in _MAKERS.items() if begins.match(name)), None)
-
-
 def answering_model(provider: str, asked: str, answered: str) -> str:
     """The model that a call is billed for: another one than it asked for, where the provider
     answered with another one that is known. A snapshot is the model that was asked for."""
@@ -157,7 +133,7 @@ def answering_model(provider: str, asked: str, answered: str) -> str:
 
 def is_maker(provider: str) -> bool:
     """Whether the provider has models of its own."""
-    return provider in _MAKERS
+    return provider in MAKERS
 
 
 def serves_own_only(provider: str) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.values import StopReason, Ttl, WriteTtl
 
+from .names import ALIASES
 from .rows import decode_structs, read_toml
 
 FILE = "dialects.toml"
@@ -206,27 +207,6 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ValueError(f"fields.{param} needs either `at` or `header`")
 
 
-#: What other tools call a provider.
-_ALIASES = {
-    "gemini": "google",
-    "google-vertex": "google",
-    "vertex": "google",
-    "claude": "anthropic",
-    "kimi": "moonshot",
-    "moonshotai": "moonshot",
-    "qwen": "alibaba",
-    "dashscope": "alibaba",
-    "grok": "xai",
-    "zhipu": "zai",
-    "azure-openai": "azure",
-    "amazon-bedrock": "bedrock",
-    "llama.cpp": "llamacpp",
-    "hosted_vllm": "vllm",
-    "ollama_chat": "ollama",
-    "together_ai": "together",
-}
-
-
 class Dialects(msgspec.Struct, frozen=True):
     """All rows; of two with the same provider, wire and surface the later one counts."""
 
@@ -270,7 +250,7 @@ class Dialects(msgspec.Struct, frozen=True):
     def provider_named(self, name: str, known: Container[str]) -> str | None:
         """The catalog's name of a provider, which may be given by an alias or by its host."""
         low = name.lower()
-        low = _ALIASES.get(low, low)
+        low = ALIASES.get(low, low)
         if low in known:
             return low
         if "." not in low:

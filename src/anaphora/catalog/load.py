@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from anaphora.errors import InvalidCatalog, InvalidRequest
 
 from . import dialects
 from .dialects import Dialects, decode_dialects
+from .names import GATEWAYS
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import (
     CatalogRow,
@@ -100,6 +101,7 @@ FILES: dict[str, tuple[str, ...]] = {
         ).split()
     },
     "openai": ("openai.toml", "openai_models.toml"),
+    **dict.fromkeys(("vercel", "litellm", "opencode", "copilot"), ("gateways.toml",)),
     **dict.fromkeys(("huggingface", "snowflake", "crusoe", "together"), ("hosts.toml",)),
 }
 
@@ -116,24 +118,25 @@ class Catalog(msgspec.Struct, frozen=True):
 
     def profile(self, provider: str, model: str) -> Profile:
         """The model's profile; for an unknown one its provider's defaults, `known=False`."""
-        entries = self._of(provider)
-        entry = entries.find(model)
-        if entry is None:
-            return msgspec.structs.replace(entries.default.profile, id=model)
-        return entry.profile
+        profile = self._of(provider).find(model).profile
+        return profile if profile.known else msgspec.structs.replace(profile, id=model)
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
         """The model's cache rules, for a wire where they differ by it; for an unknown model its
         provider's conservative defaults."""
-        entries = self._of(provider)
-        known = entries.find(model)
-        entry = entries.default if known is None else known
+        entry = self._of(provider).find(model)
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
-        return msgspec.structs.replace(rules, model=model) if known is None else rules
+        return rules if rules.model else msgspec.structs.replace(rules, model=model)
 
     def row_of(self, provider: str, model: str, figure: str, wire: str | None = None) -> str:
         """The file and row that state a figure of the cache rules: `zai.toml rules[0]`."""
         return self._of(provider).row_of(model, figure, wire)
+
+    @property
+    def granularities(self) -> tuple[tuple[int, int], ...]:
+        """Every granule that some row states, and its offset: the largest first, 1 last."""
+        rows = {row for entries in self.entries.values() for row in _stating_granules(entries)}
+        return tuple(sorted({(1, 0), *rows}, reverse=True))
 
     def models(self, provider: str | None = None) -> tuple[Profile, ...]:
         """Every known model, in the order of the rows."""
@@ -149,13 +152,24 @@ class Catalog(msgspec.Struct, frozen=True):
             below = entries.get(provider) or ProviderEntries(provider, lambda: SHIPPED.defaults)
             own = tuple(row for row in rows if row.provider == provider)
             entries[provider] = below.with_rows(own)
-        return Catalog(entries)
+        together: dict[str, ProviderEntries] = {}
+        together |= {name: one.beside(together) for name, one in entries.items()}
+        return Catalog(together)
 
     def _of(self, provider: str) -> ProviderEntries:
         if provider in self.entries:
             return self.entries[provider]
         known = ", ".join(sorted(self.entries))
         raise InvalidRequest(f"unknown provider {provider!r}; known: {known}", path="provider")
+
+
+def _stating_granules(entries: ProviderEntries) -> Iterator[tuple[int, int]]:
+    for row in entries.rows:
+        if row.kind == "rules" and "granule_tokens" in row.stated:
+            figures = row.figures
+            granule, less = figures["granule_tokens"], figures.get("granule_offset")
+            yield granule.value, 0 if less is None else less.value
+            yield from ((other.value, 0) for other in granule.disputed)
 
 
 def decode(text: str, *, file: str = "<text>") -> Catalog:
@@ -173,7 +187,11 @@ class ShippedTables:
     @functools.cached_property
     def catalog(self) -> Catalog:
         read = functools.partial
-        return Catalog({name: ProviderEntries(name, read(self._rows_of, name)) for name in FILES})
+        entries: dict[str, ProviderEntries] = {}
+        for name in FILES:
+            vendors = entries if name in GATEWAYS else None
+            entries[name] = ProviderEntries(name, read(self._rows_of, name), vendors)
+        return Catalog(entries)
 
     @functools.cached_property
     def defaults(self) -> tuple[CatalogRow, ...]:

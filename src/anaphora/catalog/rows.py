@@ -32,6 +32,10 @@ field that the provider does not have:
 
     [[profiles]]
     without = ["max_tokens_field"]
+
+A gateway's models are cached by the provider that serves them, so the cache rules of that one lie
+between the gateway's stand-ins for every model and all else that its file states. Limits, routing
+and isolation are the gateway's own; so are prices, where its file states any.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -47,6 +51,7 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
+from .names import vendor_of
 from .values import CacheRules, Profile
 
 T = TypeVar("T")
@@ -58,6 +63,10 @@ _PROVENANCE = ("source", "date")
 #: What may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
 #: -latest.
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
+
+#: Figures that a gateway has for itself, whoever serves the model.
+_GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
+_PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
 
 #: What some APIs put before the id of a model.
 _COLLECTIONS = {"google": "models/"}
@@ -217,6 +226,40 @@ def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
     return value if "source" in value else {**provenance, **value}
 
 
+def _selected(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
+    """What a row states of a field that is a stand-in, or that is not; None if nothing is."""
+    if isinstance(value, dict) and "value" not in value:
+        kept = {key: _selected(item, provenance, stand_ins) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None} or None
+    figure = _as_figure(value, provenance)
+    return figure if figure.get("verified", True) != stand_ins else None
+
+
+def _part(row: CatalogRow, *, stand_ins: bool) -> CatalogRow:
+    """A row with only its stand-ins, or with all but them."""
+    parts = {
+        field: _selected(value, row.provenance, stand_ins) for field, value in row.stated.items()
+    }
+    stated = {field: part for field, part in parts.items() if part is not None}
+    return msgspec.structs.replace(row, stated=stated, without=row.without if stand_ins else ())
+
+
+def _derived(value: Any, row: CatalogRow) -> Any:
+    if isinstance(value, dict) and "value" not in value:
+        return {key: _derived(item, row) for key, item in value.items()}
+    figure = _as_figure(value, row.provenance)
+    source = f"derived: {row.file}: {figure.get('source', '')}"
+    return {**figure, "source": source, "verified": False}
+
+
+def _for_gateway(row: CatalogRow, left_out: tuple[str, ...]) -> CatalogRow:
+    """A row of the provider that serves a gateway's model, as a layer of the gateway."""
+    stated = {
+        field: _derived(value, row) for field, value in row.stated.items() if field not in left_out
+    }
+    return msgspec.structs.replace(row, models=(), stated=stated)
+
+
 class ModelEntry(msgspec.Struct, frozen=True):
     """All rows of one model, merged."""
 
@@ -230,10 +273,17 @@ class ProviderEntries:
     """The rows of one provider. They are read on first use, and merged for a model when it is first
     looked up: most programs use one or two."""
 
-    def __init__(self, provider: str, read: Callable[[], tuple[CatalogRow, ...]]) -> None:
+    def __init__(
+        self,
+        provider: str,
+        read: Callable[[], tuple[CatalogRow, ...]],
+        vendors: Mapping[str, ProviderEntries] | None = None,
+    ) -> None:
+        """`vendors` are the providers that serve the models of a gateway."""
         self.provider = provider
         self._read = read
-        self._merged: dict[str, ModelEntry] = {}
+        self._vendors = vendors
+        self._merged: dict[tuple[str, tuple[str, str] | None], ModelEntry] = {}
 
     @functools.cached_property
     def rows(self) -> tuple[CatalogRow, ...]:
@@ -254,50 +304,101 @@ class ProviderEntries:
     @property
     def default(self) -> ModelEntry:
         """The entry of a model that no row names."""
-        return self._entry("")
+        return self._entry("", None)
 
-    def find(self, model: str) -> ModelEntry | None:
-        id = match(without_prefix(self.provider, model), self.ids)
-        return None if id is None else self._entry(id)
+    def find(self, model: str) -> ModelEntry:
+        """The entry of a model; its profile is not `known` where no row names the model."""
+        return self._entry(self._id(model), self._vendor(model))
 
     def row_of(self, model: str, figure: str, wire: str | None) -> str:
         """The file and name of the last rules row that states a figure for a model."""
-        id = match(without_prefix(self.provider, model), self.ids)
         field, _, key = figure.partition(".")
-        for row in reversed(self.rows):
+        for row in reversed(self._layers(self._id(model), self._vendor(model))):
             stated = row.stated.get(field) if row.kind == "rules" else None
-            applies = not row.models or id in row.models
-            if stated is None or not applies or (row.wires and wire not in row.wires):
+            if stated is None or (row.wires and wire not in row.wires):
                 continue
             if not key or key in stated:
                 return f"{row.file} {row.name}"
         return ""
 
     def all(self) -> tuple[ModelEntry, ...]:
-        return tuple(self._entry(id) for id in self.ids)
+        return tuple(self._entry(id, self._vendor(id)) for id in self.ids)
 
     def with_rows(self, rows: tuple[CatalogRow, ...]) -> ProviderEntries:
         """These with more rows on top, merged at once so that an invalid row raises here."""
-        together = ProviderEntries(self.provider, lambda: self.rows + rows)
+        together = ProviderEntries(self.provider, lambda: self.rows + rows, self._vendors)
         _ = together.default, together.all()
         return together
 
-    def _entry(self, id: str) -> ModelEntry:
-        if id not in self._merged:
-            rows = [row for row in self.rows if not row.models or id in row.models]
+    def beside(self, entries: Mapping[str, ProviderEntries]) -> ProviderEntries:
+        """The same in another catalog: a gateway's models have the rules of its providers."""
+        if self._vendors is None:
+            return self
+        return ProviderEntries(self.provider, lambda: self.rows, entries)
+
+    def _id(self, model: str) -> str:
+        return match(without_prefix(self.provider, model), self.ids) or ""
+
+    def _vendor(self, model: str) -> tuple[str, str] | None:
+        """Who serves a gateway's model, and the id that it has there; an empty one: not known."""
+        served = None if self._vendors is None else vendor_of(model, self._vendors)
+        if served is None or self._vendors is None:
+            return None
+        return served[0], self._vendors[served[0]].spelled(served[1])
+
+    def spelled(self, model: str) -> str:
+        """The known model that another provider's spelling stands for; empty if there is none."""
+        alike = match(_spelling(model), self._spellings)
+        return match(model, self.ids) or self._spellings.get(alike or "", "")
+
+    @functools.cached_property
+    def _has_prices(self) -> bool:
+        return any(row.provider and "read_price" in row.stated for row in self.rows)
+
+    @functools.cached_property
+    def _spellings(self) -> dict[str, str]:
+        return {_spelling(id): id for id in self.ids}
+
+    def _layers(self, id: str, served: tuple[str, str] | None) -> list[CatalogRow]:
+        """The rows that apply to a model, lowest first."""
+        rows = [row for row in self.rows if not row.models or id in row.models]
+        if self._vendors is None or served is None:
+            return rows
+        vendor, known_as = served
+        left_out = (*_GATEWAY_FIGURES, *(_PRICES if self._has_prices else ()))
+        theirs = [
+            _for_gateway(row, left_out)
+            for row in self._vendors[vendor].rows
+            if row.provider and row.kind == "rules" and (not row.models or known_as in row.models)
+        ]
+        common = [row for row in rows if not row.models and row.kind == "rules"]
+        return [
+            *(_part(row, stand_ins=True) for row in common),
+            *theirs,
+            *(_part(row, stand_ins=False) for row in common),
+            *(row for row in rows if row.models or row.kind != "rules"),
+        ]
+
+    def _entry(self, id: str, served: tuple[str, str] | None) -> ModelEntry:
+        if (id, served) not in self._merged:
+            rows = self._layers(id, served)
             wires = dict.fromkeys(wire for row in rows for wire in row.wires)
             figures = _merged(rows, "profiles")
-            self._merged[id] = ModelEntry(
+            self._merged[id, served] = ModelEntry(
                 Profile(provider=self.provider, id=id, known=bool(id), **figures),
                 self._rules(rows, id, None),
                 {wire: self._rules(rows, id, wire) for wire in wires},
             )
-        return self._merged[id]
+        return self._merged[id, served]
 
     def _rules(self, rows: list[CatalogRow], id: str, wire: str | None) -> CacheRules:
         applying = [row for row in rows if not row.wires or wire in row.wires]
         try:
-            return CacheRules(provider=self.provider, model=id, **_merged(applying, "rules"))
+            figures = _merged(applying, "rules")
+            if self._vendors is not None and self._has_prices:
+                own = [row for row in applying if row.provider in ("", self.provider)]
+                _keep_prices(figures, _merged(own, "rules"))
+            return CacheRules(provider=self.provider, model=id, **figures)
         except InvalidCatalog as error:
             # Each row is valid by itself; the last one conflicts with those below.
             last = [row for row in applying if row.kind == "rules"][-1]
@@ -316,6 +417,20 @@ def match(model: str, known: Container[str]) -> str | None:
         return model
     undated = _SUFFIX.sub("", model)
     return undated if undated in known else None
+
+
+def _spelling(model: str) -> str:
+    """A name in the form in which gateways and makers write it alike."""
+    return re.sub(r"[._]", "-", model.lower())
+
+
+def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:
+    """A gateway bills writes as it does, however long the provider behind it keeps them: at its
+    highest price where it states none for the TTL."""
+    prices = own.get("write_price", {})
+    dearest = max(prices.values(), key=lambda price: price.value, default=None)
+    kept = {ttl: prices.get(ttl, dearest) for ttl in figures["ttls"].value}
+    figures["write_price"] = {ttl: price for ttl, price in kept.items() if price is not None}
 
 
 def _merged(rows: list[CatalogRow], kind: RowKind) -> dict[str, Any]:

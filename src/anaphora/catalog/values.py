@@ -4,12 +4,12 @@
 # third of the time of the catalog's first lookup.
 
 import datetime
-from typing import Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
-from anaphora.values import TTL_SECONDS, Section, Ttl
+from anaphora.values import TTL_SECONDS, Section, Ttl, Usage
 
 T = TypeVar("T")
 
@@ -228,6 +228,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Shorter prefixes are not cached, without an error."""
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
     """Cached lengths are multiples of this; 1 where the boundary is exact."""
+    granule_offset: Figure[Count] | None = None
+    """Cached lengths are this much less than multiples of `granule_tokens`; None: nothing."""
     invalidates: dict[CacheParam, Figure[tuple[Section, ...]]]
     """The sections that a change of each parameter invalidates."""
 
@@ -326,6 +328,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise self._invalid(f"{min(both)} is both markable and unmarkable")
         if (self.lookback_positions is None) != (self.lookback_unit is None):
             raise self._invalid("lookback_positions and lookback_unit come together")
+        if self.offset >= self.granule_tokens.value:
+            raise self._invalid("granule_offset must be less than granule_tokens")
 
     @property
     def caches_tokens(self) -> bool:
@@ -342,11 +346,47 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             return self.slots.value > 0 and not own
         return self.mechanism.value == "explicit"
 
+    @property
+    def offset(self) -> int:
+        """What cached lengths lack to a multiple of a granule."""
+        return 0 if self.granule_offset is None else self.granule_offset.value
+
     def whole_granules(self, tokens: int) -> int:
-        """How much of a prefix is cached: whole granules, and nothing below the minimum."""
-        granule = self.granule_tokens.value
-        whole = tokens // granule * granule
+        """How much of a prefix is cached: whole granules, less their offset, and nothing below the
+        minimum."""
+        granule, offset = self.granule_tokens.value, self.offset
+        whole = (tokens + offset) // granule * granule - offset
         return whole if whole >= self.minimum_tokens.value else 0
+
+    def input_cost(self, usage: Usage) -> float:
+        """The cost of the input, in input tokens."""
+        cost = (usage.uncached or 0) + (usage.read or 0) * self.read_price.value
+        for ttl, tokens in (usage.written or {}).items():
+            cost += tokens * (1.0 if ttl == "unsplit" else self.writing(ttl))
+        return cost
+
+    def with_granules(
+        self, granule: int, offset: int, minimum: int, *, source: str
+    ) -> "CacheRules":
+        """These rules with other lengths of cached prefixes, and nothing else."""
+        changed = dict[str, Any]()
+        if (granule, offset) != (self.granule_tokens.value, self.offset):
+            changed["granule_tokens"] = _replaced(self.granule_tokens, granule, source)
+            less = _replaced(self.granule_tokens, offset, source)
+            changed["granule_offset"] = msgspec.structs.replace(less, disputed=())
+        if minimum != self.minimum_tokens.value:
+            changed["minimum_tokens"] = _replaced(self.minimum_tokens, minimum, source)
+        return msgspec.structs.replace(self, **changed) if changed else self
+
+    @property
+    def shortest_prefix(self) -> int:
+        """The tokens of the shortest prefix that is cached."""
+        granule, offset = self.granule_tokens.value, self.offset
+        return max(1, -(-(self.minimum_tokens.value + offset) // granule)) * granule - offset
+
+    def may_read(self, tokens: int) -> bool:
+        """Whether a read may have this length."""
+        return tokens == 0 or self.whole_granules(tokens) == tokens
 
     def writing(self, ttl: Ttl) -> float:
         """The price of a write, in multiples of the input price."""
@@ -378,3 +418,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def _invalid(self, message: str) -> InvalidCatalog:
         return InvalidCatalog(message, row=f"rules of {self.provider} {self.model}".rstrip())
+
+
+def _replaced(figure: Figure[int], value: int, source: str) -> Figure[int]:
+    before = Disputed(value=figure.value, source=figure.source)
+    return Figure(value=value, source=source, date=figure.date, verified=False, disputed=(before,))

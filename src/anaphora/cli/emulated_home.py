@@ -40,13 +40,15 @@ _FREE = {"input": 0, "output": 0}
 
 
 def _providers(when: datetime.datetime) -> dict[str, dict[str, Any]]:
-    """An entry of llm.yaml for every provider of the catalog, on its default wire."""
+    """An entry of llm.yaml for every provider that can be called, on its default wire."""
     providers: dict[str, dict[str, Any]] = {}
     for line in _FIRST.splitlines():
         id, name, model = line.split()
         providers[id] = {"wire": name, "model": model}
     first = {wire.provider_of(str(entry["wire"])) for entry in providers.values()}
-    others = (one for one in catalog.shipped().providers if one not in first)
+    others = dict.fromkeys(row.provider for row in catalog.dialects().rows)
+    for provider in first:
+        others.pop(provider, None)
     return providers | {provider: _entry(provider, when) for provider in others}
 
 

@@ -92,7 +92,9 @@ class ProviderChooser:
             one = next(named, None)
         if one is None:
             system = catalog.provider_named(first)
-            if self._environment is None or system is None or self._having(model) is not None:
+            if self._environment is None or system not in default_rows():
+                return None  # some providers of the catalog are known by logs alone
+            if self._having(model) is not None:
                 return None
             # Hosts name models `maker/model`.
             if not catalog.is_maker(system) or not self._is_open_to(model):

@@ -104,6 +104,8 @@ def test_minimum_tokens(
         (GPT_4O, 1152, YES),
         (GPT_4O, 1100, NO),
         (GPT_4O, 0, NOTHING),
+        (("openai", "gpt-5.5"), 2432, YES),
+        (("openai", "gpt-5.5"), 2560, NO),
         (SONNET, 5001, YES),
         (SONNET, 5056, NOTHING),  # 79 times 64: perhaps by chance
     ],

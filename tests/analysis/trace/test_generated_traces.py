@@ -11,8 +11,7 @@ from support.generated_traces import BEGINNINGS, GAPS, LIVES, MODELS, Kind, gain
 from support.small_traces import at, bill, trace_of
 from support.tables import each_row
 
-from anaphora import catalog
-from anaphora.analysis.trace.account import CachedReplies, Lifetime
+from anaphora.analysis.trace.account import Lifetime
 from anaphora.analysis.trace.format import Trace, TraceUsage
 from anaphora.analysis.trace.predict import Predicted, Predictor
 
@@ -42,37 +41,6 @@ def test_replies_that_are_read_are_learned_from_bills(provider: str, model: str)
     kind = Kind(provider, model, math.inf, GAPS["short"], "none", replies=True)
     gained = gain(recording(kind, 1))
     assert gained.exact > 0.5 * gained.pairs
-
-
-@each_row(
-    "bills, cached",
-    [
-        ("", False),
-        ("r", True),
-        ("p", False),
-        ("pr", True),
-        ("rp", False),
-        ("rrrpp", True),
-        ("rrrppp", False),
-        ("pppppprr", False),
-        ("pppppprrr", True),
-    ],
-)
-def test_whether_replies_are_cached_by_bills(bills: str, cached: bool) -> None:
-    """r: a reply was read, p: only its prompt."""
-    replies = CachedReplies(catalog.rules("deepseek", "deepseek-chat"))
-    for one in bills:
-        replies.learn(None, read=one == "r")
-    assert replies.cached(None) is cached
-
-
-def test_replies_with_hidden_reasoning_are_told_apart() -> None:
-    """The rules say that a reply is read where no reasoning was hidden."""
-    replies = CachedReplies(catalog.rules("openai", "gpt-5.4"))
-    assert [replies.cached(reasoning) for reasoning in (0, 90, None)] == [True, False, False]
-    replies.learn(0, read=False)
-    replies.learn(90, read=True)
-    assert [replies.cached(reasoning) for reasoning in (0, 90, None)] == [False, True, False]
 
 
 def idle_for(*gaps: tuple[float, bool], total: int = 8000) -> Trace:

@@ -73,7 +73,7 @@ def test_counts_depend_on_what_is_known_and_not_on_the_calls_before(
         for position, tokens in learned:
             lengths[keys[position]] = tokens
         sent.send(at(0, count, None))
-        sent.count(lengths, 4.0)
+        sent.count(lengths, (4.0, 4.0, 4.0, 4.0))
         known = [lengths.known(key) for key in keys[:count]]
         expected = counted_alone(sizes[:count], known)
         assert [sent.tokens(position) for position in range(len(sent))] == expected

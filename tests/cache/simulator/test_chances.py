@@ -34,7 +34,7 @@ def found(cache: Simulator, prompt: TokenRuns, at: float) -> list[tuple[str, flo
     [
         ("openai", "gpt-5.2", [("missed", 0.04, 0), ("cut_short", 0.15, 5888)]),
         ("zai", "glm-4.6", [("missed", 0.17, 0), ("cut_short", 0.33, 6000)]),
-        ("openrouter", "openai/gpt-5.2", [("missed", 0.04, 0), ("cut_short", 0.15, 4096)]),
+        ("openrouter", "openai/gpt-5.2", [("missed", 0.04, 0), ("cut_short", 0.15, 5888)]),
         ("deepseek", "deepseek-v4-pro", []),
         ("openai", "gpt-5.6", []),
     ],

@@ -82,7 +82,8 @@ def test_a_call_reads_the_longest_common_beginning_in_whole_granules(
         longest = max(
             (common(texts, other) for other, at in earlier if 0 < now - at <= lifetime), default=0
         )
-        whole = min(longest, max(0, sum(map(len, texts)) - tail)) // granule * granule
+        known = min(longest, max(0, sum(map(len, texts)) - tail))
+        whole = (known + rules.offset) // granule * granule - rules.offset
         outcome = simulator.call(prompt(*texts), at=now)
         assert outcome.read <= longest
         assert outcome.read == (whole if whole >= minimum else 0)

@@ -189,7 +189,11 @@ def granule_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
         return None
     if value == 1:
         return Evidence(True, bill(call), "reads end anywhere") if read % _FINE else None
-    return Evidence(read % value == 0, bill(call), f"reads are multiples of {value:,}")
+    # The offset is that of the value in use, not of a disputed one.
+    offset = call.rules.offset if value == call.rules.granule_tokens.value else 0
+    less = f", less {offset:,}" if offset else ""
+    fits = (read + offset) % value == 0
+    return Evidence(fits, bill(call), f"reads are multiples of {value:,}{less}")
 
 
 def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:

@@ -13,21 +13,14 @@ import msgspec
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
-#: The assumed tokens of a system prompt and tools that are not recorded.
-_UNKNOWN = 3000
-#: The catalog's ratio counts like so many billed tokens.
-_PRIOR = 2000
-#: A growth by more or less than this factor is not explained by the text: something was dropped, or
-#: sent without being recorded.
-_FACTOR = 3.0
-#: The most that one call adds to what is known about the ratio.
-_HEAVIEST = 2000
+from .token_scale import TokenScale
+
+#: The assumed tokens of a system prompt and tools that are not recorded, before the first bill.
+_UNKNOWN = 30_000
 #: How far a read may end from the end of a reply, where it ends there at all.
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
 _NOT_SHARED = 2
-#: So many bills in a row show that what the ones before them have shown is no longer so.
-_MOST_CERTAIN = 3
 #: So many reads that end early or find nothing may be misses at random.
 _AT_RANDOM = 2
 #: Seconds in which no provider is known to drop entries: a miss has another reason.
@@ -75,31 +68,10 @@ class BilledLengths(dict[Hashable, int]):
         return tokens
 
 
-class TokenScale:
-    """Bytes of text per token, learned from how much the bills grew from one call to the next. A
-    first bill shows nothing: it contains what is not recorded."""
-
-    def __init__(self, per_token: float) -> None:
-        self._stated = per_token
-        self._estimated = self._billed = float(_PRIOR)
-
-    @property
-    def per_token(self) -> float:
-        return self._stated * self._estimated / self._billed
-
-    def learn(self, text: int, tokens: int) -> None:
-        """A growth by so many bytes of text was billed as so many tokens."""
-        estimated = text / self._stated
-        if tokens > 0 and 1 / _FACTOR < tokens / max(1.0, estimated) < _FACTOR:
-            weight = min(1.0, _HEAVIEST / estimated)
-            self._estimated += weight * estimated
-            self._billed += weight * tokens
-
-
 class Lead(msgspec.Struct, eq=False):
     """An unrecorded beginning of conversations: system prompt and tools."""
 
-    total: int = _UNKNOWN
+    total: int
     """Its tokens in the latest conversation that had it."""
     shared: int | None = None
     """The part that other conversations read, by their bills; None until one has."""
@@ -121,7 +93,11 @@ class Leads:
     or else the latest one. The first conversation of a group and the later ones, such as subagents,
     are told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, usual: int) -> None:
+        """`usual`: the tokens of other models' conversations, or of any."""
+        self._totals: dict[bool, int] = {}
+        """The tokens of the latest ones, by whether they open a group."""
+        self._usual = usual
         self._by_message: dict[tuple[str, Hashable], Beginning] = {}
         self._latest: dict[bool, Lead] = {}
         self._by_length: dict[int, Lead] = {}
@@ -136,9 +112,10 @@ class Leads:
         same = self._by_message.get((group, message))
         if same is not None:
             return Beginning(same.lead, same.rest, opens)
-        lead = self._latest.get(opens) or self._latest.get(not opens) or Lead()
+        lead = self._latest.get(opens) or self._latest.get(not opens) or Lead(self._usual)
+        lead.total = self._totals.get(opens, self._totals.get(not opens, self._usual))
         if self._not_read[opens] >= _NOT_SHARED:
-            lead = Lead(total=lead.total)
+            lead = Lead(lead.total)
         begun = self._by_message[group, message] = Beginning(lead, ("rest", group), opens)
         self._latest[opens] = lead
         return begun
@@ -163,9 +140,9 @@ class Leads:
             if other is None and cut and read != lead.shorter:
                 lead.shorter = read
             else:
-                lead = other or Lead(shared=read)
+                lead = other or Lead(total, shared=read)
                 self._by_length[read] = lead
-        lead.total = total
+        lead.total = self._totals[begun.opens_group] = total
         begun.lead = self._latest[begun.opens_group] = lead
 
 
@@ -173,46 +150,20 @@ class ReplyEnds:
     """How far from the end of a reply a later read ends, by the bills: providers without granules
     leave out its last token or two."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: CacheRules) -> None:
         self._seen: Counter[int] = Counter()
+        tail = rules.uncached_tail
+        known = tail is not None and rules.output_cached is not None and rules.output_cached.value
+        self._stated = -tail.value if tail is not None and known else None
 
     @property
-    def usual(self) -> int:
-        return self._seen.most_common(1)[0][0] if self._seen else 0
+    def usual(self) -> int | None:
+        """None before a bill has shown it."""
+        return self._seen.most_common(1)[0][0] if self._seen else self._stated
 
     def learn(self, difference: int) -> None:
         if abs(difference) <= _NEAR:
             self._seen[difference] += 1
-
-
-class CachedReplies:
-    """Whether a reply can be read with its prompt, as most of the latest bills show. Before the
-    first that does, the rules decide about replies of which it is known whether reasoning was
-    hidden; of the others only the prompt is expected, so that an account that does not fit the
-    rules is not predicted worse than one of which nothing is known. Replies with hidden reasoning,
-    without, and those of which it is not known are told apart."""
-
-    def __init__(self, rules: CacheRules) -> None:
-        self._rules = rules
-        self._certainty: dict[bool | None, int] = {}
-        """By whether reasoning was hidden: 0 and more where replies were read."""
-
-    def cached(self, reasoning: int | None) -> bool:
-        """Whether a reply with so many tokens of hidden reasoning can be read; None: not known."""
-        certainty = self._certainty.get(_hidden(reasoning))
-        if certainty is None:
-            return reasoning is not None and self._rules.reply_cached(reasoning)
-        return certainty >= 0
-
-    def learn(self, reasoning: int | None, *, read: bool) -> None:
-        """Such a reply was read, or only its prompt."""
-        hidden, step = _hidden(reasoning), 1 if read else -1
-        before = self._certainty.get(hidden, -1 if read else 0)
-        self._certainty[hidden] = max(-_MOST_CERTAIN, min(before + step, _MOST_CERTAIN - 1))
-
-
-def _hidden(reasoning: int | None) -> bool | None:
-    return None if reasoning is None else reasoning > 0
 
 
 class EarlyReads:
@@ -274,14 +225,14 @@ class Account:
     """What the bills of one account's conversations with one model have shown. A call may go to
     another model, which has a cache of its own."""
 
-    def __init__(self, rules: CacheRules, per_token: float) -> None:
+    def __init__(self, rules: CacheRules, per_token: float, unrecorded: int | None = None) -> None:
+        """`unrecorded`: tokens that conversations with other models did not record."""
         self.rules = rules
         self._lengths = BilledLengths()
         self._groups: dict[str, BilledLengths] = {}
         self.scale = TokenScale(per_token)
-        self.leads = Leads()
-        self.reply_ends = ReplyEnds()
-        self.replies = CachedReplies(rules)
+        self.leads = Leads(_UNKNOWN if unrecorded is None else unrecorded)
+        self.reply_ends = ReplyEnds(rules)
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
         """None where the rules have a verified figure, or entries are at markers."""

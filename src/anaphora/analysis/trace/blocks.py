@@ -144,6 +144,10 @@ class TraceBlocks:
         behind = map(self.messages.__getitem__, range(call.messages, len(self.messages)))
         return list(takewhile(lambda block: block.from_model, behind))
 
+    def calls_tools(self, call: TraceCall) -> bool:
+        """Whether the reply to a call calls tools."""
+        return any(block.kind is Kind.TOOL_CALL for block in self.reply(call))
+
     def _message(self, message: TraceMessage, section: Section) -> TraceBlock:
         """A block of this conversation's own: what its bills show is not true of others."""
         key = id(message), section, self.may_strip
@@ -159,6 +163,8 @@ class TraceBlocks:
             kind = Kind.TOOL_RESULT
         elif message.tool_calls or "tool_use" in types:
             kind = Kind.TOOL_CALL
+        elif types and all(BLOCK_KINDS.get(str(name)) is Kind.THINKING for name in types):
+            kind = Kind.THINKING
         block = _block(message, message.content, kind, section)
         if self.may_strip and message.has_thinking:
             thinking = ("thinking", "redacted_thinking")

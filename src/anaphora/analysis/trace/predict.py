@@ -12,15 +12,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Chance, Fate, Outcome, Simulator, Span
-from anaphora.cache.simulator.outcome import spans_of
-from anaphora.catalog import CacheRules
+from anaphora.cache.bill_errors import BillRange
+from anaphora.cache.simulator import Chance, Outcome, Simulator
 
 from .account import Account
 from .blocks import KnownBlocks
 from .differences import why_different
-from .format import Trace, TraceCall, TraceUsage
-from .prompts import Replay, in_order
+from .entry_bills import EntryBills
+from .format import Trace, TraceUsage
+from .prompts import Replay, in_order, is_marked, left_by
 from .sent_blocks import CallPrompt
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
@@ -61,6 +61,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Its start is not recorded."""
     implicit: bool = False
     granule: int = 1
+    bill_range: BillRange | None = None
+    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
     delay: float = 0.0
     """Seconds in which a write may not be visible yet."""
 
@@ -110,6 +112,8 @@ class Predictor:
         """By account, provider, the model of the conversation, and wire."""
         self._simulators: dict[tuple[str | None, str, str, str | None], Simulator] = {}
         """By the same, with the model of the call."""
+        self._entries: dict[tuple[str | None, str], EntryBills] = {}
+        """By account and provider."""
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
@@ -121,10 +125,12 @@ class Predictor:
             if index + 1 == len(replay.trace.calls):
                 replay.release()
 
-    def _account(self, replay: Replay) -> Account:
+    def _account(self, replay: Replay, entry: EntryBills) -> Account:
         key = replay.trace.account, replay.provider, replay.model, replay.wire
         if key not in self._accounts:
-            self._accounts[key] = Account(replay.rules, replay.per_token[0])
+            per_token, size = replay.per_token[0], entry.unrecorded
+            unrecorded = None if size is None else round(size / per_token)
+            self._accounts[key] = Account(replay.rules, per_token, unrecorded)
         return self._accounts[key]
 
     def _simulator(self, replay: Replay) -> Simulator:
@@ -136,7 +142,8 @@ class Predictor:
 
     def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
         trace, call = replay.trace, replay.trace.calls[index]
-        account = self._account(replay)
+        entry = self._entries.setdefault((trace.account, replay.provider), EntryBills())
+        account = self._account(replay, entry)
         if index == 0:
             replay.begin(account)
         billed, before = call.usage, replay.before
@@ -148,19 +155,31 @@ class Predictor:
         prompt = replay.prompt(call, params, account)
         began = None if before is None else before.at
         idle = None if began is None or call.at is None else call.at - began
-        with_replies = self._with_replies(simulator, account, prompt, at, before)
         outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:
             # What a call leaves is kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
         older = billed is not None and billed.cache_read in replay.left
-        changed = replay.changed_at(account, in_loop=in_loop)
+        early = replay.changed_at(account, in_loop=in_loop)
+        predicted = None
+        if self._elsewhere is None:
+            simulated = outcome if early is None else outcome.reading(min(early, outcome.read))
+            since = entry.idle(at)
+            situation = replay.situation(
+                call, prompt, simulator, since if before is None else idle, in_loop=in_loop
+            )
+            predicted = entry.predict(
+                replay.reads,
+                situation,
+                rules,
+                (simulated, chances),
+                recorded=replay.begun is None,
+                reply_end=account.reply_ends.usual,
+            )
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:
                 replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
-            if with_replies is not None:
-                replay.learn_replies(billed.cache_read, with_replies, account)
             replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
@@ -169,6 +188,11 @@ class Predictor:
         simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
         if billed is not None:
             replay.before = call
+            if predicted is not None:
+                entry.learn(predicted, situation, billed, rules)
+                replay.reads.add(situation, billed, left_by(call, rules) or 0)
+                if before is None and replay.begun is not None:
+                    entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
         return Predicted(
             trace=trace.id,
             call=index,
@@ -179,40 +203,19 @@ class Predictor:
             at=call.at,
             gap=idle,
             in_loop=in_loop,
-            outcome=outcome if changed is None else _changed_at(outcome, changed),
-            chances=chances if changed is None else (),
+            outcome=outcome if predicted is None else predicted.outcome,
+            chances=chances if predicted is None else predicted.chances,
             billed=billed,
-            baseline=None if before is None else _left_by(before, rules),
+            baseline=None if before is None else left_by(before, rules),
             lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
-            implicit=not _is_marked(call, rules),
+            implicit=not is_marked(call, rules),
+            bill_range=None if predicted is None else predicted.bill_range,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
-
-    def _with_replies(
-        self,
-        simulator: Simulator,
-        account: Account,
-        prompt: CallPrompt,
-        at: float,
-        before: TraceCall | None,
-    ) -> dict[bool, Outcome] | None:
-        """The outcomes if the last reply can be read and if not; from here on it can where the
-        account's bills say so. None where there is no such reply or its bill shows nothing."""
-        simulator.replies_cached = None
-        if self._elsewhere is not None or before is None or before.usage is None:
-            return None
-        if _is_marked(before, simulator.rules):
-            return None
-        outcomes = {}
-        for cached in (True, False):
-            simulator.replies_cached = cached
-            outcomes[cached] = simulator.predict(prompt, at=at)
-        simulator.replies_cached = account.replies.cached(before.usage.reasoning)
-        return outcomes
 
     def _outcomes(
         self,
@@ -241,36 +244,3 @@ class Predictor:
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
-
-
-def _changed_at(outcome: Outcome, tokens: int) -> Outcome:
-    """The outcome when the beginning has changed after so many tokens."""
-    written = next((span for span in outcome.spans if span.fate == "written"), None)
-    spans: list[Span] = []
-    for span in outcome.spans:
-        if span.fate != "read":
-            spans.append(span)
-            continue
-        same = max(span.start, min(span.end, tokens))
-        fate: Fate = "uncached" if written is None else "written"
-        ttl = None if written is None else written.ttl
-        spans.append(Span(span.start, same, "read", span.reason))
-        spans.append(Span(same, span.end, fate, "new", ttl, "changed, as the last bill shows"))
-    return Outcome(spans_of(*spans))
-
-
-def _is_marked(call: TraceCall, rules: CacheRules) -> bool:
-    """Whether what a call left is at markers, its own or the provider's."""
-    if rules.mechanism.value == "implicit" or not rules.slots.value:
-        return False
-    provider_marks = rules.automatic_breakpoint.value == "last_message"
-    return rules.mechanism.value == "explicit" or provider_marks or bool(call.breakpoints)
-
-
-def _left_by(call: TraceCall, rules: CacheRules) -> int | None:
-    """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
-    its prompt in whole granules."""
-    assert call.usage is not None
-    if _is_marked(call, rules):
-        return call.usage.cached or None
-    return rules.whole_granules(call.usage.total) or None

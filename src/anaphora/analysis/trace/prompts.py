@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from anaphora import catalog
@@ -18,12 +18,14 @@ from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered.media import Size
 from anaphora.tokens import bytes_in, tokens_in
-from anaphora.values import Ttl
+from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlock, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall, TraceUsage
+from .read_candidates import CallKind, CallSituation, ConversationReads
 from .sent_blocks import CallPrompt, SentBlocks
+from .token_scale import TextBytes
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
@@ -38,8 +40,6 @@ _SAME_ENTRY = 0.25
 _NEAR_MINIMUM = 1.5
 #: Tokens of framing that the bytes do not show.
 _FRAMING = 64
-#: Tokens by which a read of a reply may end before or behind its estimated end.
-_REPLY_END = 8
 #: The reasons of spans that were found in the cache.
 _FOUND = ("found", "not_whole_granule", "below_minimum")
 
@@ -103,6 +103,7 @@ class Replay:
         """Blocks behind the last marker, where none are recorded, by the last bill."""
         self._early: dict[bool, int] = {}
         """What the last call read, inside a tool loop or not, when that was less than expected."""
+        self.reads = ConversationReads()
         self._times: list[float] = []
         """When each call started, as last computed."""
 
@@ -171,6 +172,35 @@ class Replay:
             self.called_model = self.recorded_model
             self.rules = catalog.rules(self.provider, self.called_model, self.wire)
         return {**params, "model": self.rules.model.encode()}
+
+    def situation(
+        self,
+        call: TraceCall,
+        prompt: CallPrompt,
+        simulator: Simulator,
+        idle: float | None,
+        *,
+        in_loop: bool,
+    ) -> CallSituation:
+        """`idle`: seconds since the previous call began; for a first one, that of others."""
+        before = self.before
+        kind: CallKind = "loop" if in_loop else "turn"
+        if before is None:
+            kind = "first"
+        elif before.messages == call.messages:
+            kind = "again"
+        elif not in_loop and self.blocks.calls_tools(before):
+            kind = "added"
+        marked = is_marked(call if before is None else before, self.rules)
+        lifetime = TTL_SECONDS[self.ttls[before is not None]] if marked else simulator.lifetime
+        recorded = self.begun is None and prompt.leading >= 0
+        return CallSituation(
+            kind=kind,
+            model=self.called_model,
+            agent=prompt.key(prompt.leading) if recorded else None,
+            idle=idle is not None and idle > (lifetime or 0.0),
+            marked=marked,
+        )
 
     def sent(self, call: TraceCall) -> SentBlocks:
         """The blocks of a call, until the next one is asked for."""
@@ -264,10 +294,13 @@ class Replay:
         return unknown and before is not None and blocks.drops_thinking(before, call)
 
     def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
-        """A read of the beginning alone shows that thinking was dropped, and so resent."""
-        before = self.before
-        if before is not None and before.usage is not None and self._may_drop_thinking(call):
-            self.blocks.strips = 0 < billed.cache_read < before.usage.cached
+        """At each user turn after thinking: a read of the beginning alone shows that it was dropped,
+        and so resent; a read of all, that it was not."""
+        before, blocks = self.before, self.blocks
+        if before is None or before.usage is None or not blocks.may_strip:
+            return
+        if blocks.drops_thinking(before, call):
+            blocks.strips = 0 < billed.cache_read < before.usage.cached
 
     def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
         """Learns whether reads end early at the same place again; `expected` is without that."""
@@ -280,17 +313,6 @@ class Replay:
         if not in_loop and expected > slack and self.trace.group is not None:
             account.early_reads.latest.pop(self.trace.group, None)
             account.early_reads.latest |= {self.trace.group: read} if early else {}
-
-    def learn_replies(self, read: int, outcomes: Mapping[bool, Outcome], account: Account) -> None:
-        """Learns whether the last reply could be read with its prompt; `outcomes` are those if it
-        could and if it could not."""
-        assert self.before is not None
-        assert self.before.usage is not None
-        most, least = outcomes[True].read, outcomes[False].read
-        near = max(self.rules.granule_tokens.value, _REPLY_END)
-        at_end = read > least and abs(read - most) <= near
-        if least < most and (read == least or at_end):
-            account.replies.learn(self.before.usage.reasoning, read=read > least)
 
     def learn_lifetime(
         self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
@@ -335,12 +357,12 @@ class Replay:
                 self._learn_longer(call, billed, prompt, account)
         self._learn_found(call, billed.cache_read, prompt, found, account)
         reply = self.blocks.reply(call)
-        if account.replies.cached(billed.reasoning) and billed.output and reply:
+        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
             # The reply is cached with the reasoning in it.
             key = sent.key(end)
             for block in reply:
                 key = hash((key, block.identity))
-            lengths[key] = billed.total + billed.output + account.reply_ends.usual
+            lengths[key] = billed.total + billed.output + (account.reply_ends.usual or 0)
         self._size_reply(call, reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
@@ -381,8 +403,9 @@ class Replay:
         before = self.before
         if before is None or before.usage is None or before.messages >= call.messages:
             return
-        new = [block.size for block in self.blocks.messages[before.messages : call.messages]]
-        text, other = sum(size.text for size in new), sum(size.other for size in new)
+        text, other = TextBytes(), 0
+        for block in self.blocks.messages[before.messages : call.messages]:
+            text, other = text.plus(block.kind, block.size.text), other + block.size.other
         account.scale.learn(text, billed.total - before.usage.total - other)
         if self.rules.granule_tokens.value == 1 and before.usage.output is not None:
             end = before.usage.total + before.usage.output
@@ -457,7 +480,11 @@ class Replay:
     ) -> None:
         """The output tokens of a reply are those that it has when it is sent back, where they fit
         its text. Hidden reasoning is sent back at some providers only."""
-        estimates = [block.size.tokens(account.scale.per_token) for block in reply]
+        estimates = [
+            math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))
+            + block.size.other
+            for block in reply
+        ]
         estimated, output = sum(estimates), billed.output or 0
         least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
         fitting = (output, output - (billed.reasoning or 0))
@@ -494,3 +521,20 @@ def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
     if ttl is not None and ttl in known:
         return ttl
     return rules.default_ttl.value if rules.default_ttl is not None else known[-1]
+
+
+def is_marked(call: TraceCall, rules: CacheRules) -> bool:
+    """Whether what a call left is at markers, its own or the provider's."""
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        return False
+    provider_marks = rules.automatic_breakpoint.value == "last_message"
+    return rules.mechanism.value == "explicit" or provider_marks or bool(call.breakpoints)
+
+
+def left_by(call: TraceCall, rules: CacheRules) -> int | None:
+    """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
+    its prompt in whole granules."""
+    assert call.usage is not None
+    if is_marked(call, rules):
+        return call.usage.cached or None
+    return rules.whole_granules(call.usage.total) or None

@@ -6,17 +6,18 @@ call, token counts are computed where they are asked for, and a call costs what 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.rendered import Kind
-from anaphora.tokens import tokens_in
 from anaphora.values import Section, Ttl
 
 from .account import BilledLengths
 from .blocks import TraceBlock, TraceBlocks
 from .format import TraceCall
+from .token_scale import TextBytes
 
 
 class SentBlocks:
@@ -36,11 +37,11 @@ class SentBlocks:
         self._blocks: list[TraceBlock] = []
         self._keys: list[Hashable] = []
         self._positions: dict[Hashable, int] = {}
-        self._sizes: list[tuple[int, int]] = []
+        self._sizes: list[tuple[TextBytes, int]] = []
         """Up to each block: bytes of text, and other tokens without those of the unrecorded
         beginning, which change with the bills."""
         self._count = 0
-        self._per_token = 1.0
+        self._per_token: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
         self._points = _KnownPoints()
 
     def __len__(self) -> int:
@@ -76,16 +77,17 @@ class SentBlocks:
         for position in range(len(self._blocks), self._count):
             self._add(self._block(position))
         for block in self._blocks[len(self._sizes) :]:
-            text, other = self._sizes[-1] if self._sizes else (0, 0)
+            text, other = self._sizes[-1] if self._sizes else (TextBytes(), 0)
             if not conversation.is_unrecorded(block):
-                text, other = text + block.size.text, other + block.size.other
+                text = text.plus(block.kind, block.size.text)
+                other += block.size.other
             self._sizes.append((text, other))
 
     def resize(self, message: int) -> None:
         """The sizes of the blocks from a message on have changed."""
         del self._sizes[self._conversation.position(message) :]
 
-    def count(self, lengths: BilledLengths, per_token: float) -> None:
+    def count(self, lengths: BilledLengths, per_token: tuple[float, ...]) -> None:
         """Counts tokens by what the bills have shown by now, and by bytes in between."""
         self._per_token = per_token
         self._points.update(lengths, self._keys, self._positions, self._count)
@@ -134,16 +136,16 @@ class SentBlocks:
     @property
     def recorded_tokens(self) -> int:
         """The estimated tokens of the blocks that are recorded."""
-        text, other = self._sizes[self._count - 1] if self._count else (0, 0)
-        return tokens_in(text, self._per_token) + other
+        text, other = self._sizes[self._count - 1] if self._count else (TextBytes(), 0)
+        return self._text_tokens(text) + other
 
     def _estimate(self, position: int) -> int:
         text, other = self._sizes[position]
-        return (
-            tokens_in(text, self._per_token)
-            + other
-            + self._conversation.unrecorded_tokens(position)
-        )
+        return self._text_tokens(text) + other + self._conversation.unrecorded_tokens(position)
+
+    def _text_tokens(self, text: TextBytes) -> int:
+        pairs = zip(text, self._per_token, strict=True)
+        return math.ceil(sum(size / ratio for size, ratio in pairs))
 
     def _block(self, position: int) -> TraceBlock:
         if position < len(self._head):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora.catalog import CacheRules
 from anaphora.values import Ttl, Usage, WriteTtl
@@ -37,6 +38,10 @@ Reason: TypeAlias = Literal[
 - not_persisted, not_whole_granule: the provider keeps whole units or granules only
 - last_token: the last token of a prompt is always computed
 """
+
+
+#: The detail of tokens that the rules would have read.
+AS_BILLED = "not read, as earlier bills show"
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -96,6 +101,22 @@ class Outcome(msgspec.Struct, frozen=True):
     def usage(self, output: int | None = None) -> Usage:
         """The same as a provider reports it."""
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
+
+    def reading(self, tokens: int) -> Outcome:
+        """The same where so many tokens are read, as earlier bills show."""
+        read, written = min(tokens, self.total), None
+        spans = [Span(0, read, "read", "found")]
+        for span in self.spans:
+            if span.fate == "written" and written is None:
+                written = span.ttl
+        fate: Fate = "uncached" if written is None else "written"
+        for span in self.spans:
+            start = max(span.start, read)
+            if span.fate != "read":
+                spans.append(replace(span, start=start))
+            elif start < span.end:
+                spans.append(Span(start, span.end, fate, "new", written, AS_BILLED))
+        return Outcome(spans_of(*spans))
 
     def __str__(self) -> str:
         wrote = sum(self.written.values())

@@ -38,8 +38,6 @@ class PrefixCache:
         self.lifetime = ttl_seconds(rules)
         """Seconds after its last use in which a prompt can be read: by the rules, unless bills have
         shown another."""
-        self.replies_cached: bool | None = None
-        """Whether replies can be read, where bills have shown it; None: as the rules say."""
         self._tree = PrefixTree(
             MOST_BLOCKS if most is None else most, keeps_texts=rules.caches_tokens
         )
@@ -169,8 +167,7 @@ class PrefixCache:
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
         """What the provider kept of a readable prefix, with the reply where it is cached."""
-        cached = chain.reply_cached if self.replies_cached is None else self.replies_cached
-        if cached and position == chain.end - 1 == chain.replied:
+        if chain.reply_cached and position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
                 replied += 1

@@ -141,17 +141,6 @@ class SimulatedCaches(HandleSimulator):
         if isinstance(self._unmarked, PrefixCache):
             self._unmarked.lifetime = seconds
 
-    @property
-    def replies_cached(self) -> bool | None:
-        """Whether a reply can be read with its prompt, which bills may show to be other than the
-        rules say; None: as they say."""
-        return self._unmarked.replies_cached if isinstance(self._unmarked, PrefixCache) else None
-
-    @replies_cached.setter
-    def replies_cached(self, cached: bool | None) -> None:
-        if isinstance(self._unmarked, PrefixCache):
-            self._unmarked.replies_cached = cached
-
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""
         slots = isinstance(self._marked, SlotCache)

@@ -80,7 +80,7 @@ def why_not_read(
     local = [trailing, *local] if trailing is not None else local
     clock = _clock(earlier, later, rules, read, changed=change is not None)
     causes = [
-        _recorded(earlier, later, clock),
+        recorded_cause(earlier, later, clock),
         *local,
         clock,
         _no_marker(later, rules, "this call", "reads"),
@@ -92,19 +92,21 @@ def why_not_read(
     return known or (remaining(earlier, later, rules, expected),)
 
 
-def _recorded(earlier: SentCall, later: SentCall, clock: Cause | None) -> Cause | None:
+def recorded_cause(
+    earlier: SentCall | None, later: SentCall, clock: Cause | None = None
+) -> Cause | None:
     """What a recording says about the beginning of a call's history."""
     match later.began_by:
         case None:
             return None
         case "compaction":
-            return Cause("compaction", "the history was compacted: a summary replaced it")
+            return Cause("compaction", "a summary replaced the history (compaction)")
         case "edit":
             return Cause("history_edited", "an earlier message was changed or removed")
         case "resume" | "fork":
             done = "resumed" if later.began_by == "resume" else "forked"
             text = f"the session was {done}"
-            if earlier.at is not None and later.at is not None:
+            if earlier is not None and earlier.at is not None and later.at is not None:
                 text += f" {format_duration(later.at - earlier.at)} after its last call"
             expired = clock is not None and clock.kind == "expired"
             return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
@@ -321,8 +323,8 @@ def _clock(
     used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
     if ttl is not None and not is_alive(expiry(used, seconds), later.at):
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
-    if changed:
-        return None  # what changed is not read however long one waits
+    if changed or not (earlier.complete and later.complete):
+        return None  # what changed, or may have, is not read however long one waits
     readable = moments(earlier.at, began=earlier.began)[rules.readable_from.value]
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and read >= older:
@@ -369,7 +371,7 @@ def not_cached(
     tokens = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
     if usage is not None and usage.input and not rules.slots.value:
         tokens = usage.input
-    least = max(rules.minimum_tokens.value, rules.granule_tokens.value)
+    least = rules.shortest_prefix
     minimum = f"the minimum of {counted(least, 'token')}"
     if tokens < least:
         text = f"the previous prompt was below {minimum} (about {tokens:,})"

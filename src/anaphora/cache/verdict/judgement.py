@@ -12,6 +12,7 @@ from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.values import Usage
 
+from .causes import recorded_cause
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
 from .values import Cause, Diagnosis, Result, Verdict, agrees
 
@@ -76,8 +77,10 @@ def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
 
 
 def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
+    recorded = recorded_cause(None, sent)
     return Verdict(
         result="first",
+        causes=() if recorded is None else (recorded,),
         billed=None if sent.usage is None else sent.usage.read,
         total=None if sent.usage is None else sent.usage.input,
         saved=saved_usd(sent.usage, price),

@@ -1,0 +1,202 @@
+"""Predictions held against bills, family by family, with a plain chain beside them.
+
+A family is a program, a provider entry and a model. The chain is the simplest prediction: a call
+reads what the previous call of its conversation sent, if that was within the TTL. It uses the rows
+of the catalog and the previous bill, and learns nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from anaphora import catalog
+from anaphora.analysis import trace
+from anaphora.analysis.trace.format import Trace, TraceMessage, unsupported
+from anaphora.analysis.trace.log_lines import LogLine, Problem, numbered, objects
+from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
+from anaphora.catalog import CacheRules
+from anaphora.values import TTL_SECONDS, Usage
+
+#: Billed calls of an entry and model before a call's range is judged.
+LEAST_EARLIER = 10
+
+
+class Family(NamedTuple):
+    program: str
+    entry: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.program} · {self.entry} · {self.model}"
+
+
+class Compared(NamedTuple):
+    """A call: ours, and the chain's."""
+
+    call: Predicted
+    family: Family
+    chain: int | None
+    """What it reads by the chain; None for a first call."""
+    chain_cost: float | None
+    """The cost of its input by the chain, which knows the billed total."""
+    has_results: bool
+    """Its conversation has tool results."""
+    expected: float
+    """The predicted cost of its input, in input tokens."""
+    billed: float | None
+    append_only: bool
+    """Its conversation only ever grows."""
+    ranged: bool
+    """Ten earlier calls of the same entry and model were billed."""
+
+    @property
+    def read(self) -> int:
+        return 0 if self.call.billed is None else self.call.billed.cache_read
+
+    @property
+    def chain_class(self) -> HitClass | None:
+        if self.call.baseline is None or self.chain is None:
+            return None
+        if not self.chain:
+            return "miss"
+        return "hit" if self.chain >= self.call.baseline else "partial"
+
+    @property
+    def in_range(self) -> bool:
+        span, billed = self.call.bill_range, self.billed
+        return span is not None and billed is not None and span.low <= billed <= span.high
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Recorded:
+    """The conversations of a folder or a file, which one account made."""
+
+    def __init__(self, name: str, files: list[Path]) -> None:
+        self.name = name
+        self.skipped: Counter[str] = Counter()
+        self.traces = [one for file in files for one in self._read(file)]
+
+    def _read(self, file: Path) -> Iterator[Trace]:
+        found = _format(file)
+        for entry in () if found is None else trace.read(found, lines_of(file)):
+            if isinstance(entry, Problem):
+                self.skipped[f"{entry.kind}: {entry.reason[:100]}"] += 1
+            elif (why := unsupported(entry.trace.provider, entry.trace.model)) is not None:
+                self.skipped[why] += 1
+            else:
+                yield entry.trace
+
+
+def lines_of(file: Path) -> Iterator[LogLine]:
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+        yield from numbered(lines, file.name)
+
+
+def _format(file: Path) -> trace.Format | None:
+    for one in objects(lines_of(file)):
+        found = None if isinstance(one, Problem) else trace.detect(one[1])
+        if found is not None:
+            return found
+    return None
+
+
+def files_in(folder: Path) -> list[Path]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if ".json" in "".join(path.suffixes))
+
+
+def recorded(traces: Iterable[Path], sessions: Iterable[Path]) -> Iterator[Recorded]:
+    """Each trace file, and each folder of session files."""
+    for folder in traces:
+        for file in files_in(folder):
+            yield Recorded(file.name.partition(".")[0], [file])
+    for folder in sessions:
+        by_folder: dict[Path, list[Path]] = defaultdict(list)
+        for file in files_in(folder):
+            by_folder[file.parent].append(file)
+        for parent, files in by_folder.items():
+            yield Recorded(parent.name, files)
+
+
+# ── Comparing ────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare(source: Recorded) -> Iterator[Compared]:
+    """Every call in the order in which they were made."""
+    by_id = {one.id: one for one in source.traces}
+    results = {one.id: any(map(_is_result, one.messages)) for one in source.traces}
+    seen: Counter[tuple[str, str]] = Counter()
+    ttls: dict[str, float] = {}
+    for call in Predictor().play(source.traces):
+        one = by_id[call.trace]
+        family = _family(source, one, call)
+        rules = catalog.rules(call.provider, call.model, call.wire)
+        entry = family.entry, family.model
+        billed = None if call.billed is None else rules.input_cost(call.billed.usage())
+        chain = _chain(call, ttls.get(call.trace, _lifetime(rules)))
+        yield Compared(
+            call=call,
+            family=family,
+            chain=chain,
+            chain_cost=chain_cost(call, chain, rules),
+            has_results=results[call.trace],
+            expected=expected_cost(call, rules),
+            billed=billed,
+            append_only="mode baseline" not in (one.note or ""),
+            ranged=seen[entry] >= LEAST_EARLIER,
+        )
+        seen[entry] += call.billed is not None
+        if call.billed is not None and (written := call.billed.by_ttl):
+            ttls[call.trace] = float(max(TTL_SECONDS[t] for t in written if t != "unsplit"))
+
+
+def _is_result(message: TraceMessage) -> bool:
+    return message.role == "tool" or "tool_result" in message.block_types
+
+
+def _family(source: Recorded, one: Trace, call: Predicted) -> Family:
+    program = source.name if "/" in one.source else one.source or source.name
+    entry = call.provider if one.account is None else f"{call.provider} ({one.account})"
+    return Family(program, entry, call.model)
+
+
+def _lifetime(rules: CacheRules) -> float:
+    ttls = rules.ttls.value
+    ttl = ttls[0] if rules.default_ttl is None and ttls else rules.default_ttl
+    if ttl is None:
+        return float("inf")
+    return float(TTL_SECONDS[ttl if isinstance(ttl, str) else ttl.value])
+
+
+def _chain(call: Predicted, ttl: float) -> int | None:
+    if call.baseline is None:
+        return None
+    return 0 if call.gap is not None and call.gap > ttl else call.baseline
+
+
+# ── Bills ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def expected_cost(call: Predicted, rules: CacheRules) -> float:
+    """The mean over what a call may read."""
+    likeliest = rules.input_cost(call.outcome.usage())
+    others = ((one.share, rules.input_cost(one.outcome.usage())) for one in call.chances)
+    return likeliest + sum(share * (cost - likeliest) for share, cost in others)
+
+
+def chain_cost(call: Predicted, chain: int | None, rules: CacheRules) -> float | None:
+    """What the chain expects: the billed total, of which its prediction is read."""
+    if call.billed is None:
+        return None
+    total = call.billed.total
+    read = min(total, chain or 0)
+    usage = Usage(uncached=total - read, read=read)
+    if not call.implicit and rules.default_ttl is not None:
+        usage = Usage(uncached=0, read=read, written={rules.default_ttl.value: total - read})
+    return rules.input_cost(usage)

@@ -1,0 +1,147 @@
+"""What the bills of one provider entry have shown, over all of its models: which predictions of
+reads are right, how far those of bills are off, and how much clients leave out of a recording."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import median_low
+
+import msgspec
+
+from anaphora.cache.bill_errors import BillErrors, BillRange
+from anaphora.cache.read_history import KEPT, ReadHistory, Shortfall
+from anaphora.cache.simulator import Chance, Outcome
+from anaphora.catalog import CacheRules
+
+from .format import TraceUsage
+from .read_candidates import BEGINNING, SIMULATED, CallSituation, ConversationReads
+
+#: The latest conversations whose unrecorded beginnings are compared.
+_LATEST = 5
+
+
+class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is expected to read, and what that was chosen from."""
+
+    outcome: Outcome
+    chances: tuple[Chance, ...]
+    bill_range: BillRange | None
+    cost: float
+    """The cost of its input, in input tokens."""
+    candidates: Mapping[str, int]
+    situations: Sequence[Hashable]
+
+
+class EntryBills:
+    def __init__(self) -> None:
+        self._history = ReadHistory()
+        self._errors = BillErrors()
+        self._beginnings: dict[tuple[bool, str | None], int] = {}
+        """What the first call of the latest conversation read, by whether it was idle and by model;
+        None: of any."""
+        self._last: float | None = None
+        self._unrecorded: deque[float] = deque(maxlen=_LATEST)
+
+    @property
+    def unrecorded(self) -> float | None:
+        """The bytes of a beginning that is not recorded; None before the first bill."""
+        return median_low(self._unrecorded) if self._unrecorded else None
+
+    def idle(self, at: float) -> float:
+        """The seconds since the last call, at one that is made now."""
+        last, self._last = self._last, at
+        return math.inf if last is None else at - last
+
+    def learn_unrecorded(self, size: float) -> None:
+        self._unrecorded.append(size)
+
+    def predict(
+        self,
+        reads: ConversationReads,
+        call: CallSituation,
+        rules: CacheRules,
+        simulated: tuple[Outcome, tuple[Chance, ...]],
+        *,
+        recorded: bool,
+        reply_end: int | None,
+    ) -> PredictedRead:
+        """`simulated` is the outcome by the rules, and its chances; `recorded`: so is the beginning
+        of the prompt."""
+        outcome, chances = simulated
+        of_any = self._beginnings.get((call.idle, None), 0)
+        beginning = self._beginnings.get((call.idle, call.model), of_any)
+        candidates = reads.candidates(call, rules, outcome.read, beginning, reply_end)
+        situations = reads.situations(call)
+        default = _default(call, rules, candidates, recorded=recorded)
+        read = candidates[self._history.choose(situations, candidates, default)]
+        if read != outcome.read:
+            outcome = outcome.reading(read)
+        chances = self._chances(situations, outcome, chances, rules)
+        cost = rules.input_cost(outcome.usage())
+        return PredictedRead(
+            outcome=outcome,
+            chances=chances,
+            bill_range=self._errors.range_of(_of_bill(call), cost),
+            cost=cost,
+            candidates=candidates,
+            situations=situations,
+        )
+
+    def learn(
+        self, predicted: PredictedRead, call: CallSituation, usage: TraceUsage, rules: CacheRules
+    ) -> None:
+        """The bill of a call that was predicted."""
+        read = usage.cache_read
+        self._errors.learn(_of_bill(call), predicted.cost, rules.input_cost(usage.usage()))
+        self._history.learn(
+            predicted.situations, predicted.candidates, predicted.outcome.read, read
+        )
+        if call.kind == "first":
+            for model in (call.model, None):
+                self._beginnings[call.idle, model] = read
+
+    def _chances(
+        self,
+        situations: Sequence[Hashable],
+        outcome: Outcome,
+        stated: tuple[Chance, ...],
+        rules: CacheRules,
+    ) -> tuple[Chance, ...]:
+        """The other outcomes and how often they come about: by the rules, and by the bills."""
+        if not outcome.read or not self._history.knows(situations):
+            return stated
+        short = self._history.shortfall(situations, _stated(stated, outcome.read))
+        part = rules.whole_granules(int(outcome.read * short.part))
+        chances = (
+            Chance(short.missed, "missed", outcome.reading(0)),
+            Chance(short.cut_short, "cut_short", outcome.reading(part)),
+        )
+        return tuple(chance for chance in chances if chance.share)
+
+
+def _default(
+    call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
+) -> str:
+    """The prediction before any bill: by the rules, where they have a source. What the previous
+    call left is known to the token; that more is read, its reply, must be shown by bills first."""
+    if call.kind == "first":
+        return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
+    beyond = not call.marked and candidates[SIMULATED] > candidates[KEPT]
+    stand_in = not call.idle and not rules.automatic_breakpoint.verified
+    return KEPT if beyond or stand_in else SIMULATED
+
+
+def _of_bill(call: CallSituation) -> tuple[Hashable, ...]:
+    """The calls whose bills are as far off, the closest first."""
+    return (call.model, call.kind), (call.model,), (call.kind,), ()
+
+
+def _stated(chances: tuple[Chance, ...], expected: int) -> Shortfall:
+    """The chances of the rules, as shares."""
+    missed = sum(chance.share for chance in chances if not chance.outcome.read)
+    partial = [chance for chance in chances if chance.outcome.read]
+    cut = sum(chance.share for chance in partial)
+    read = sum(chance.share * min(chance.outcome.read, expected) for chance in partial)
+    return Shortfall(missed, cut, read / cut / expected if cut else 0.0)

@@ -1,0 +1,185 @@
+"""Steps of cached lengths that bills have shown, where they contradict a row of the catalog.
+
+    steps = LearnedSteps()
+    rules = steps.begin("api.openai.com", row)                    for a conversation that begins
+    steps.learn("api.openai.com", rules, read, conversation=7)    with each of its bills
+    steps.learned                                                 what differs from the catalog
+
+A row is a prior. It gives way when enough positive reads of a model at a host, of several
+conversations, have lengths that it does not allow; then the coarsest steps that the catalog knows
+of any provider and that fit all reads take its place, from the next conversation on. A read of
+nothing has many causes, and says nothing. Prices, lifetimes, slots and isolation stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import msgspec
+
+from anaphora import catalog
+from anaphora.catalog import CacheRules
+
+#: How many reads must contradict a row, and of how many conversations.
+READS, CONVERSATIONS = 20, 3
+#: And how many of all reads at least: of reads in steps of half the size, every other one fits.
+_SHARE = 0.25
+#: Models at hosts whose reads are remembered.
+_MOST_PLACES = 4096
+
+
+class LearnedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bills of a model at a host have shown."""
+
+    provider: str
+    model: str
+    host: str
+    granule_tokens: int
+    granule_offset: int
+    minimum_tokens: int
+    text: str
+    """With the catalog's figures."""
+
+
+class Steps(NamedTuple):
+    granule: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.granule:,} less {self.offset:,}" if self.offset else f"{self.granule:,}"
+
+
+class LearnedSteps:
+    """The reads of models at hosts, and the rules that follow from them. Bounded: nothing of a read
+    is kept but what it changes in a few numbers."""
+
+    def __init__(
+        self,
+        granularities: Callable[[], tuple[tuple[int, int], ...]] = lambda: (
+            catalog.shipped().granularities
+        ),
+    ) -> None:
+        """`granularities` are the granules and offsets that are known, the largest first; asked for
+        when a row has been contradicted."""
+        self._granularities = granularities
+        self._reads: OrderedDict[tuple[Hashable, str, str], _Reads] = OrderedDict()
+
+    def begin(self, host: Hashable, row: CacheRules) -> CacheRules:
+        """The rules of a conversation that begins now, at a model of which `row` is the catalog's.
+        It keeps them to its end."""
+        reads = self._reads.get((host, row.provider, row.model))
+        if reads is None or not reads.contradict:
+            return row
+        if reads.row is not row and reads.row != row:
+            reads.use(row)
+        return self._rules(reads)
+
+    def learn(
+        self, host: Hashable, rules: CacheRules, read: int | None, *, conversation: Hashable
+    ) -> None:
+        """Learns from the bill of a call, which was predicted before. `rules` are the catalog's, or
+        those that its conversation began with."""
+        if not read or read < 0:
+            return
+        key = host, rules.provider, rules.model
+        reads = self._reads.get(key)
+        if reads is None:
+            reads = self._reads[key] = _Reads(rules)
+            if len(self._reads) > _MOST_PLACES:
+                self._reads.popitem(last=False)
+        self._reads.move_to_end(key)
+        reads.add(read, conversation)
+
+    @property
+    def learned(self) -> tuple[LearnedRow, ...]:
+        """Where the bills contradict the catalog, in the order of the last bills."""
+        rows = []
+        for (host, provider, model), reads in self._reads.items():
+            if not reads.contradict:
+                continue
+            rules = self._rules(reads)
+            rows.append(
+                LearnedRow(
+                    provider=provider,
+                    model=model,
+                    host=host if isinstance(host, str) else "",
+                    granule_tokens=rules.granule_tokens.value,
+                    granule_offset=rules.offset,
+                    minimum_tokens=rules.minimum_tokens.value,
+                    text=_text(reads.row, rules),
+                )
+            )
+        return tuple(rows)
+
+    def _rules(self, reads: _Reads) -> CacheRules:
+        """The row with the steps that fit all reads: its own, where only its minimum does not."""
+        row = reads.row
+        if reads.rules is None:
+            steps = Steps(row.granule_tokens.value, row.offset)
+            if not reads.fit(steps):
+                known = (Steps(*each) for each in self._granularities())
+                steps = next((each for each in known if reads.fit(each)), Steps(1, 0))
+            minimum = min(row.minimum_tokens.value, reads.least)
+            text = _text(row, row.with_granules(*steps, minimum, source="learned"))
+            reads.rules = row.with_granules(*steps, minimum, source=text)
+        return reads.rules
+
+
+class _Reads:
+    """All positive reads of a model at a host: in which steps they come."""
+
+    def __init__(self, row: CacheRules) -> None:
+        self.row = row
+        self.rules: CacheRules | None = None
+        """What follows from the reads so far; None: not known yet."""
+        self.least = 0
+        self._first = 0
+        self._common = 0
+        """The greatest common divisor of their differences."""
+        self._count = self._unfit = 0
+        self._conversations: set[Hashable] = set()
+        """Those of reads that do not fit the row, as far as they have to be told apart."""
+
+    @property
+    def contradict(self) -> bool:
+        """Whether the row does not hold."""
+        enough = self._unfit >= READS and len(self._conversations) >= CONVERSATIONS
+        return enough and self._unfit >= _SHARE * self._count
+
+    def use(self, row: CacheRules) -> None:
+        """Another row of the same model: of another wire, or of a catalog that was changed."""
+        self.row, self.rules = row, None
+
+    def add(self, read: int, conversation: Hashable) -> None:
+        if not self._count:
+            self._first = self.least = read
+        self._count += 1
+        common = math.gcd(self._common, abs(read - self._first))
+        if common != self._common or read < self.least:
+            self._common, self.least, self.rules = common, min(self.least, read), None
+        if not self.row.may_read(read):
+            self._unfit += 1
+            if len(self._conversations) < CONVERSATIONS:
+                self._conversations.add(conversation)
+
+    def fit(self, steps: Steps) -> bool:
+        """Whether every read may come in these steps."""
+        whole = self._common % steps.granule == 0
+        return whole and (self._first + steps.offset) % steps.granule == 0
+
+
+def _text(row: CacheRules, rules: CacheRules) -> str:
+    """learned: reads come in steps of 512 less 128; the catalog says 2,048"""
+    steps, stated = (Steps(each.granule_tokens.value, each.offset) for each in (rules, row))
+    least, minimum = rules.minimum_tokens.value, row.minimum_tokens.value
+    learned, catalogued = [], []
+    if steps != stated:
+        learned.append(f"reads come in steps of {steps}")
+        catalogued.append(str(stated))
+    if least != minimum:
+        learned.append(f"from {least:,} tokens on" if learned else f"reads begin at {least:,}")
+        catalogued.append(f"from {minimum:,} on" if catalogued else f"{minimum:,}")
+    return f"learned: {', '.join(learned)}; the catalog says {', '.join(catalogued)}"

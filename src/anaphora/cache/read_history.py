@@ -1,0 +1,191 @@
+"""Which of several predictions of a read has fitted the bills so far, and how often a read falls
+short.
+
+What a call reads can be predicted in more than one way: what the previous call left, that and its
+reply, the beginning alone, nothing. The rules name one of them. The history counts how often each
+would have been right in the same situation, and names another one where the bills have shown it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
+"""Whether all, some or none of what the previous call left in the cache was read."""
+
+#: The prediction that no other may be behind: a call reads what the previous one left.
+KEPT = "kept"
+#: What the rules say counts like so many bills.
+_PRIOR = 40.0
+#: A prediction is ahead of another by so many standard deviations, and one right call more.
+_DEVIATIONS = 1.5
+#: What an earlier bill counts beside the next one.
+_FADING = 0.98
+#: The same where the last few bills decide.
+_FORGETTING = 0.7
+#: A weight above which all are made smaller.
+_HEAVIEST = 1e100
+
+
+def read_class(read: int, kept: int) -> ReadClass:
+    if not read:
+        return "miss"
+    return "hit" if read >= kept else "partial"
+
+
+class Shortfall(NamedTuple):
+    """How often a read that was expected falls short."""
+
+    missed: float
+    """The share of calls that read nothing."""
+    cut_short: float
+    """The share of calls that read a part."""
+    part: float
+    """The part of the expected tokens that such a call reads."""
+
+
+class _Counts:
+    """The bills of one situation. The later a bill, the more it counts: with the weight that the
+    bill after it is smaller by."""
+
+    def __init__(self) -> None:
+        self._weight = 1.0
+        """Of the latest bill; everything counted is divided by it."""
+        self._exact: dict[str, float] = {}
+        self._alike: dict[str, float] = {}
+        """How often a prediction was right to the token, and in its class."""
+        self._last: dict[str, float] = {}
+        """The same to the token, by the last bills alone."""
+        self._won: dict[str, dict[str, float]] = {}
+        """How often a prediction was better than another."""
+        self._expected = self._missed = self._cut_short = self._part = 0.0
+
+    def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
+        """A call read so many tokens; `expected` was predicted."""
+        self._weight /= _FADING
+        if self._weight > _HEAVIEST:
+            self._weigh_anew()
+        weight, kept = self._weight, candidates.get(KEPT, 0)
+        happened = read_class(read, kept)
+        points: dict[str, float] = {}
+        for name, tokens in candidates.items():
+            exact, alike = tokens == read, read_class(tokens, kept) == happened
+            self._exact[name] = self._exact.get(name, 0.0) + weight * exact
+            self._alike[name] = self._alike.get(name, 0.0) + weight * alike
+            self._last[name] = self._last.get(name, 0.0) * _FORGETTING + exact
+            points[name] = weight * (exact + alike)
+        for name, better in points.items():
+            won = self._won.setdefault(name, {})
+            for other, worse in points.items():
+                if better > worse:
+                    won[other] = won.get(other, 0.0) + better - worse
+        if expected:
+            self._expected += weight
+            self._missed += weight * (not read)
+            if 0 < read < expected:
+                self._cut_short += weight
+                self._part += weight * read / expected
+
+    def is_ahead(self, name: str, other: str) -> bool:
+        """By more than chance would have it."""
+        won, lost = self._wins(name, other), self._wins(other, name)
+        return won - lost > 1 + _DEVIATIONS * math.sqrt(won + lost)
+
+    def is_behind(self, name: str, other: str) -> bool:
+        return self._wins(name, other) < self._wins(other, name)
+
+    def best(self, candidates: Mapping[str, int], default: str) -> str:
+        """One that is not behind what the previous call left, neither in tokens nor in classes."""
+        best = KEPT if KEPT in candidates and self.is_ahead(KEPT, default) else default
+        for name in candidates:
+            safe = self._is_safe(self._exact, name) and self._is_safe(self._alike, name)
+            if safe and self.is_ahead(name, best):
+                best = name
+        return best
+
+    def closest(self, candidates: Mapping[str, int], best: str) -> str:
+        """Of the predictions of the same class, the one that was right to the token last. Whether a
+        reply is read with its prompt is no matter of chance, so one bill shows it."""
+        kept = candidates.get(KEPT, 0)
+        alike = read_class(candidates[best], kept)
+        for name, tokens in candidates.items():
+            safe = self._is_safe(self._exact, name) and read_class(tokens, kept) == alike
+            if safe and self._last.get(name, 0.0) > self._last.get(best, 0.0):
+                best = name
+        return best
+
+    def shortfall(self, stated: Shortfall) -> Shortfall:
+        """How often reads fall short, where `stated` counts like some bills."""
+        weight = _PRIOR * self._weight
+        bills = self._expected + weight
+        cut = stated.cut_short * weight + self._cut_short
+        part = stated.part * stated.cut_short * weight + self._part
+        return Shortfall(
+            missed=(stated.missed * weight + self._missed) / bills,
+            cut_short=cut / bills,
+            part=part / cut if cut else 0.0,
+        )
+
+    def _wins(self, name: str, other: str) -> float:
+        return self._won.get(name, {}).get(other, 0.0) / self._weight
+
+    @staticmethod
+    def _is_safe(right: dict[str, float], name: str) -> bool:
+        return right.get(name, 0.0) >= right.get(KEPT, 0.0)
+
+    def _weigh_anew(self) -> None:
+        weight, self._weight = self._weight, 1.0
+        for counts in (self._exact, self._alike, *self._won.values()):
+            for name in counts:
+                counts[name] /= weight
+        self._expected, self._missed = self._expected / weight, self._missed / weight
+        self._cut_short, self._part = self._cut_short / weight, self._part / weight
+
+
+class ReadHistory:
+    """The bills of one provider entry."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Hashable, _Counts] = {}
+
+    def choose(
+        self, situations: Sequence[Hashable], candidates: Mapping[str, int], default: str
+    ) -> str:
+        """The prediction to make. `situations` describe the call, the closest first: the bills of a
+        wider one count as long as those of the closer ones do not speak against them."""
+        known = [self._counts[one] for one in situations if one in self._counts]
+        best = default
+        for at, counts in enumerate(known):
+            found = counts.best(candidates, default)
+            if found != default and not any(one.is_behind(found, default) for one in known[:at]):
+                best = found
+                break
+        last = known[0].closest(candidates, best) if known else best
+        return best if any(one.is_behind(last, best) for one in known[1:]) else last
+
+    def knows(self, situations: Sequence[Hashable]) -> bool:
+        """Whether there was a bill in any of these situations."""
+        return any(situation in self._counts for situation in situations)
+
+    def shortfall(self, situations: Sequence[Hashable], stated: Shortfall) -> Shortfall:
+        """How often a read falls short in such a situation, by the rules and by the bills."""
+        for situation in reversed(situations):
+            counts = self._counts.get(situation)
+            stated = stated if counts is None else counts.shortfall(stated)
+        return stated
+
+    def learn(
+        self,
+        situations: Sequence[Hashable],
+        candidates: Mapping[str, int],
+        expected: int,
+        read: int,
+    ) -> None:
+        """A call in these situations read so many tokens; `expected` was predicted."""
+        for situation in situations:
+            counts = self._counts.get(situation)
+            if counts is None:
+                counts = self._counts[situation] = _Counts()
+            counts.add(candidates, expected, read)

@@ -1,0 +1,86 @@
+"""Names of providers and models: aliases, whose model a name is, and which provider a gateway's
+model is served by.
+
+    names.maker_of("claude-sonnet-9")                          "anthropic"
+    names.vendor_of("moonshotai/kimi-k3", providers)           ("moonshot", "kimi-k3")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+#: What other tools call a provider.
+ALIASES = {
+    "gemini": "google",
+    "google-vertex": "google",
+    "vertex": "google",
+    "vertex_ai": "google",
+    "claude": "anthropic",
+    "kimi": "moonshot",
+    "moonshotai": "moonshot",
+    "qwen": "alibaba",
+    "dashscope": "alibaba",
+    "grok": "xai",
+    "x-ai": "xai",
+    "zhipu": "zai",
+    "z-ai": "zai",
+    "mistralai": "mistral",
+    "azure-openai": "azure",
+    "amazon-bedrock": "bedrock",
+    "llama.cpp": "llamacpp",
+    "hosted_vllm": "vllm",
+    "ollama_chat": "ollama",
+    "together_ai": "together",
+    "ai-gateway": "vercel",
+    "ai-gateway.vercel.sh": "vercel",
+    "vercel-ai-gateway": "vercel",
+    "vercel_ai_gateway": "vercel",
+    "litellm_proxy": "litellm",
+    "github-copilot": "copilot",
+    "github_copilot": "copilot",
+}
+
+#: How the names of each maker's models begin, in lower case. Open weights under a name of their own
+#: (`gpt-oss`, `llama`, `gemma`) are left out: every host may have them.
+_BEGINNINGS = {
+    "openai": r"gpt-(?!oss)|chatgpt-|o[0-9]+(-|\Z)|codex-|computer-use-|ft:(gpt-|o[0-9])",
+    "anthropic": r"claude-",
+    "google": r"gemini-",
+    "xai": r"grok-",
+    "deepseek": r"deepseek-",
+    "mistral": r"(open-)?(mi[sx]tral|magistral|ministral|devstral|codestral|pixtral|voxtral)-",
+    "moonshot": r"kimi-|moonshot-",
+    "alibaba": r"qwen|qwq|qvq",
+    "zai": r"glm-",
+    "minimax": r"minimax-",
+}
+MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
+
+#: Providers that pass calls on to others: to the one that is named before the model, or to the
+#: model's maker.
+GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
+
+#: What gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
+_VARIANT = re.compile(r":[a-z]+\Z")
+
+
+def maker_of(model: str) -> str | None:
+    """The maker of a model, by its name; None for names that any host may use."""
+    name = model.lower().removeprefix("models/")  # Google's own spelling
+    # `deepseek-r1:8b` and `deepseek-ai/DeepSeek-R1` are names of hosts.
+    if "/" in name or (":" in name and not name.startswith("ft:")):
+        return None
+    return next((maker for maker, begins in MAKERS.items() if begins.match(name)), None)
+
+
+def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
+    """The provider that serves a gateway's model, and its own name of it; None: not known."""
+    name = _VARIANT.sub("", model)
+    while "/" in name:
+        first, _, name = name.partition("/")
+        provider = ALIASES.get(first.lower(), first.lower())
+        if provider not in GATEWAYS:
+            return (provider, name) if provider in known else None
+    maker = maker_of(name)
+    return None if maker is None else (maker, name)
