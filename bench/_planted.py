@@ -160,6 +160,7 @@ def _print(judged: list[Judged]) -> None:
     for each in judged:
         if each.is_wrong or each.is_missed:
             print(f"  {each.source}, {each.name}: {each.verdict.describe(excerpts=False)}")
+    print()
 
 
 _FIELDS = ("is_wrong", "is_missed")

@@ -9,6 +9,7 @@ from typing import Any
 
 from anaphora.analysis import request_log, trace
 from anaphora.analysis.rules_check.billed_calls import billed_calls
+from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, numbered
 from anaphora.analysis.trace.predict import Predictor
@@ -62,6 +63,53 @@ def codex(turns: int, *, rewound: bool) -> Iterator[Json]:
             yield {"timestamp": 1e9 + at, "type": "compacted", "payload": {"message": "x"}}
 
 
+def copilot(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Rewound: each answer is taken back once."""
+    before = None
+    usage = {"model": "claude-sonnet-4-5", "cacheReadTokens": 9_000, "outputTokens": 5}
+    for at in range(turns):
+        events: list[tuple[str, Json]] = [("user.message", {"content": TEXT})]
+        asked = f"e{at}.0"
+        for id in (f"x{at}", f"a{at}")[1 - rewound :]:
+            billed = {**usage, "apiCallId": id, "inputTokens": 10_000 + at}
+            events.append(("session.usage_record", {"usage": billed}))
+            events.append(("assistant.message", {"content": TEXT, "apiCallId": id}))
+            if id.startswith("x"):
+                events.append(("session.snapshot_rewind", {"upToEventId": asked}))
+        for number, (kind, data) in enumerate(events):
+            line = {"type": kind, "data": data, "id": f"e{at}.{number}", "parentId": before}
+            yield {**line, "timestamp": 1e9 + at}
+            before = line["id"]
+
+
+def pi(turns: int, *, rewound: bool) -> Iterator[Json]:
+    yield {"type": "session", "id": "s", "timestamp": 1e9, "cwd": "/"}
+    parent = None
+    usage = {"input": 5, "cacheRead": 9_000, "output": 5}
+    model = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    for at in range(turns):
+        asked = {"role": "user", "content": TEXT}
+        place = {"type": "message", "timestamp": 1e9 + at}
+        yield {**place, "id": f"u{at}", "parentId": parent, "message": asked}
+        for id in (f"a{at}", f"x{at}")[: 1 + rewound]:
+            answer = {"role": "assistant", "content": TEXT, "usage": usage, "responseId": id}
+            yield {**place, "id": id, "parentId": f"u{at}", "message": {**answer, **model}}
+        parent = f"a{at}"
+
+
+def opencode(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Rewound: compacted after each reply."""
+    messages = []
+    for at in range(turns):
+        time = {"created": 1e12 + at}
+        tokens = {"input": 5, "output": 5, "cache": {"read": 9_000 + at, "write": 5}}
+        model = {"providerID": "anthropic", "modelID": "claude-sonnet-4-5", "tokens": tokens}
+        for role in ("user", "assistant"):
+            info = {"id": f"{at} {role}", "role": role, "time": time, **model, "summary": rewound}
+            messages.append({"info": info, "parts": [{"type": "text", "text": TEXT}]})
+    yield {"info": {"id": "s"}, "messages": messages}
+
+
 def traces(turns: int, *, rewound: bool) -> Iterator[Json]:
     """Rewound: a conversation for each turn."""
     usage = {"input": 100, "cache_read": 9_000}
@@ -89,6 +137,9 @@ _FORMATS: dict[trace.Format, Callable[..., Iterator[Json]]] = {
     "claude_code": claude_code,
     "gemini_cli": gemini_cli,
     "codex": codex,
+    "copilot": copilot,
+    "pi": pi,
+    "opencode": opencode,
     "trace": traces,
 }
 
@@ -109,12 +160,49 @@ def session_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]
                 return lambda: list(trace.read(name, numbered(data, "file")))
 
             yield f"session file, {name}, {kind}", make
+            if not rewound:
+                yield f"session file, {name}, out of order", _out_of_order(name, lines)
+                yield f"session files, {name}, a copy at each turn", _copies(name, lines)
 
         def make_log(size: int, rewound: bool = rewound) -> Callable[[], object]:
             data = _encoded(size, requests, rewound=rewound)
             return lambda: list(request_log.read(numbered(data, "file")))
 
         yield f"session file, request log, {kind}", make_log
+
+
+def _out_of_order(
+    name: trace.Format, lines: Callable[..., Iterator[Json]]
+) -> Callable[[int], Callable[[], object]]:
+    def make(size: int) -> Callable[[], object]:
+        data = _encoded(size, lines, rewound=False)[::-1]
+        return lambda: list(trace.read(name, numbered(data, "file")))
+
+    return make
+
+
+def _copies(
+    name: trace.Format, lines: Callable[..., Iterator[Json]]
+) -> Callable[[int], Callable[[], object]]:
+    """A session in so many files that together they have the size."""
+
+    def make(size: int) -> Callable[[], object]:
+        turns = max(1, int((size // 512) ** 0.5))
+        files = [
+            [json.dumps(line).encode() for line in lines(end, rewound=False)]
+            for end in range(1, turns + 1)
+        ]
+
+        def run() -> object:
+            index = AnswerIndex()
+            read = [list(trace.read(name, numbered(data, str(n)))) for n, data in enumerate(files)]
+            for n, entries in enumerate(read):
+                index.add_all(str(n), entries)
+            return [list(index.once(str(n), entries)) for n, entries in enumerate(read)]
+
+        return run
+
+    return make
 
 
 def alternating(turns: int, *, rewound: bool) -> Iterator[Json]:

@@ -136,8 +136,18 @@ BACKWARDS = trace(
 BAD: list[tuple[Json | str, str]] = [
     ('{"id": "talk", "calls": [', "truncated"),
     (NEGATIVE, "Expected `int` >= 0"),
-    (BACKWARDS, "the clock runs backwards"),
 ]
+
+
+def test_a_clock_that_stepped_back_is_a_notice_and_its_call_is_compared(
+    log: Callable[..., Path],
+) -> None:
+    found = simulated(log(BACKWARDS), "--strict")
+    assert found["skipped"] == []
+    (notice,) = found["notices"]
+    assert "the clock stepped back before 1 call (1), by 10.0 s at most" in notice["reason"]
+    assert [row["billed"]["read"] for row in found["rows"]] == [0, 5000]
+    assert [row["gap"] for row in found["rows"]] == [None, None]
 
 
 @pytest.mark.parametrize("bad, reason", BAD, ids=[reason for _, reason in BAD])

@@ -369,6 +369,11 @@ GEMINI_MESSAGES = [
 ]
 
 
+def other(messages: list[Json], session: str) -> list[Json]:
+    """The messages as those of another session, whose ids differ."""
+    return [{**message, "id": f"{session} {message['id']}"} for message in messages]
+
+
 class TestGeminiCli:
     def checked(self, found: Json) -> None:
         assert [(row["call"], row["billed"]["read"]) for row in found["rows"]] == [
@@ -399,18 +404,31 @@ class TestGeminiCli:
 
     def test_folder_of_both_forms(self, log: Log, tmp_path: Path) -> None:
         log(json.dumps({**GEMINI_META, "messages": GEMINI_MESSAGES}, indent=2), name="a.json")
-        log({**GEMINI_META, "sessionId": "g2"}, *GEMINI_MESSAGES, name="b.jsonl")
+        log({**GEMINI_META, "sessionId": "g2"}, *other(GEMINI_MESSAGES, "g2"), name="b.jsonl")
         assert report("simulate", tmp_path)["total"]["calls"] == 4
 
     def test_explain_reads_several_files(self, log: Log) -> None:
         files = [
             log(
-                json.dumps({**GEMINI_META, "sessionId": name, "messages": GEMINI_MESSAGES}),
+                json.dumps(
+                    {**GEMINI_META, "sessionId": name, "messages": other(GEMINI_MESSAGES, name)}
+                ),
                 name=name,
             )
             for name in ("a.json", "b.json")
         ]
         assert len(report("explain", *files)["turns"]) == 4
+
+    @pytest.mark.parametrize("command", ["explain", "simulate"])
+    def test_answers_that_both_forms_have_count_once(
+        self, log: Log, tmp_path: Path, command: str
+    ) -> None:
+        log(json.dumps({**GEMINI_META, "messages": GEMINI_MESSAGES}), name="a.json")
+        log({**GEMINI_META, "sessionId": "g2"}, *GEMINI_MESSAGES, name="b.jsonl")
+        found = report(command, tmp_path)
+        assert len(found["turns" if command == "explain" else "rows"]) == 2
+        (notice,) = map(str, found["notices"])
+        assert "2 answers repeated from" in notice
 
     def test_rules_check_reads_them(self, log: Log) -> None:
         assert report("rules", "check", log(GEMINI_META, *GEMINI_MESSAGES))["calls"] == 2

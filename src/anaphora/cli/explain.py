@@ -41,6 +41,7 @@ from anaphora.wording import counted
 from .common import example_option, files_or_example, report_problems
 from .log_files import (
     LogFormat,
+    answers_in,
     detect,
     files_in,
     playable,
@@ -132,9 +133,10 @@ def command(
     """Explain why a prompt cache was missed, and what that cost.
 
     FILES are two or more requests of one conversation (JSON bodies, in the order they were sent),
-    or logs: recorded traces, sessions of Claude Code, Codex or Gemini CLI, or request logs with the
-    bodies of requests and, if there are any, responses. Every call is compared with the one before
-    it: the cause, the first bytes that differ, the cost.
+    or logs: recorded traces, sessions of Claude Code, Codex, Gemini CLI, opencode, GitHub Copilot
+    CLI or pi, or request logs with the bodies of requests and, if there are any, responses. Every
+    call is compared with the one before it: the cause, the first bytes that differ, the cost. An
+    answer that several sessions contain counts once.
 
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
@@ -177,13 +179,15 @@ class _Explainer:
         if singles is not None:
             yield from (one.explained for one in self._judged(self._in_order(singles, gap)))
             return
-        for file in files_in(places, self.problems):
+        files = files_in(places, self.problems)
+        answers = answers_in(files, format_, is_request)
+        for file in files:
             lines = records_of(file, self.problems)
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
                 yield from _with_side_calls(self._judged(paired(self._requests(lines))))
             elif detected is not None:
-                found = trace.read(detected, iter(lines))
+                found = answers.once(str(file), trace.read(detected, iter(lines)))
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
             elif lines:
                 reason = "neither a log, a session nor requests"

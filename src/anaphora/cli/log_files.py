@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import request_log, trace
+from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import (
     FoundTrace,
@@ -23,14 +24,20 @@ from anaphora.analysis.trace.log_lines import (
     numbered,
     objects,
 )
+from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
+from . import opencode_files
 from .common import FOUND, USAGE, report_problems, stop
 
-LogFormat: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli", "requests"]
+LogFormat: TypeAlias = trace.Format | Literal["requests"]
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".log")
+#: Databases of opencode; others are no logs.
+_DATABASES = ("opencode*.db", "opencode*.db.gz")
+#: Files of programs beside their sessions, which are no logs of calls.
+_BESIDE = ("log/opencode*.log", "rewind-file-snapshots/*.json")
 #: Lines that are read to recognise a format.
 _DETECT_LINES = 50
 #: Models that an unknown price is reported for.
@@ -93,9 +100,12 @@ def gather(
     """All conversations that can be simulated, and the problems with the others. `provider` served
     the calls, whatever the files say; without `override`, only where that is unknown."""
     problems: list[Problem] = []
-    files = files_in(places, problems)
-    entries = (entry for file in files for entry in _read(file, format_))
-    return playable(entries, problems, provider, override=override), problems
+    files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
+    answers = AnswerIndex()
+    for file, entries in files:
+        answers.add_all(file, entries)
+    once = (entry for file, entries in files for entry in answers.once(file, entries))
+    return playable(once, problems, provider, override=override), problems
 
 
 def playable(
@@ -134,21 +144,32 @@ def playable(
 
 
 def files_in(places: Iterable[Path], problems: list[Problem]) -> list[Path]:
-    """The files, and for a folder every file in it that may be a log."""
+    """The files, and for a folder every file in it that may be a log. The tree of sessions of
+    opencode counts as one."""
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            logs = sorted(
-                file
-                for file in place.rglob("*")
-                if file.is_file() and file.name.endswith(_SUFFIXES)
-            )
+            logs = _logs_in(place)
             if not logs:
                 problems.append(Problem(str(place), f"no {', '.join(_SUFFIXES)} file in it"))
             found += logs
         else:
             found.append(place)
     return found
+
+
+def _logs_in(folder: Path) -> list[Path]:
+    inside = [folder, *folder.rglob("*")]
+    trees = {one for one in inside if one.is_dir() and opencode_files.is_storage(one)}
+    files = [
+        file
+        for file in inside
+        if (file.name.endswith(_SUFFIXES) or any(map(file.match, _DATABASES)))
+        and not any(map(file.match, _BESIDE))
+        and file.is_file()
+        and trees.isdisjoint(file.parents)
+    ]
+    return sorted((*files, *trees))
 
 
 def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
@@ -165,11 +186,20 @@ def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
 
 
 def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
-    """The lines up to the first that cannot be read, which is a problem; so is an empty file."""
+    """The lines up to the first that cannot be read, which is a problem; so is an empty file. Of a
+    database or a tree of files of opencode, a line for each session."""
     empty = True
     try:
+        if file.is_dir():
+            yield from opencode_files.storage_lines(file, problems)
+            return
         with file.open("rb") as opened:
             packed = opened.read(2) == b"\x1f\x8b"
+        with gzip.open(file) if packed else file.open("rb") as opened:
+            begin = opened.read(16)
+        if opencode_files.is_database(begin):
+            yield from opencode_files.database_lines(file, problems, packed=packed)
+            return
         with gzip.open(file) if packed else file.open("rb") as lines:
             for line in numbered(lines, str(file)):
                 empty = False
@@ -219,6 +249,20 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     elif lines:
         reason = "neither a trace, a session nor a request log; pass --format"
         yield unrecognised(lines, Problem(str(file), reason))
+
+
+def answers_in(
+    files: list[Path], format_: LogFormat | None, is_request: Callable[[dict[str, Any]], bool]
+) -> AnswerIndex:
+    """The answers in all session files, so that each counts once. A single file is not read."""
+    index = AnswerIndex()
+    for file in files if len(files) > 1 else ():
+        lines = records_of(file, [])
+        detected = format_ or detect(lines, is_request)
+        program = next((name for name in PROGRAMS if name == detected), None)
+        if program is not None:
+            index.add_all(str(file), trace.read(program, iter(lines)))
+    return index
 
 
 def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntry]:

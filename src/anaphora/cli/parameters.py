@@ -105,10 +105,12 @@ class ModelName(click.ParamType[tuple[str, str]]):
         return completions(names, incomplete)
 
 
+#: The formats of logs, as `log_files.LogFormat` names them.
+LOG_FORMATS = "trace claude_code codex gemini_cli opencode copilot pi requests".split()
 log_format_option = click.option(
     "--format",
     "format_",
-    type=click.Choice(("trace", "claude_code", "codex", "gemini_cli", "requests")),
+    type=click.Choice(LOG_FORMATS),
     help="Log format; detected by default.",
 )
 

@@ -134,8 +134,8 @@ def check(
 ) -> None:
     """Check the cache rules against billed calls, one by one.
 
-    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code, Codex or
-    Gemini CLI, request logs, or folders of them. Every billed call supports or contradicts the
+    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code, Codex and
+    other programs, request logs, or folders of them. Every billed call supports or contradicts the
     figures it can be compared with, whatever was predicted for it.
 
     Exit code 1 when a rule, a conservative default included, is contradicted by more than the

@@ -151,11 +151,13 @@ def command(
     """Compare predicted cache usage with actual bills.
 
     FILES (JSON lines, gzipped or not; a folder stands for the logs in it) are recorded traces,
-    sessions of Claude Code (~/.claude/projects), Codex (~/.codex/sessions) or Gemini CLI
-    (~/.gemini/tmp), or request logs with the bodies of requests and responses. Every call is
-    predicted from the calls before it and then compared with its bill: tokens read and written,
-    dollars, and the most likely cause of each difference. --as simulates the same calls with
-    another provider and model.
+    sessions of Claude Code (~/.claude/projects), Codex (~/.codex/sessions), Gemini CLI
+    (~/.gemini/tmp), opencode (~/.local/share/opencode), GitHub Copilot CLI
+    (~/.copilot/session-state) or pi (~/.pi/agent/sessions), or request logs with the bodies of
+    requests and responses. Every call is predicted from the calls before it and then compared with
+    its bill: tokens read and written, dollars, and the most likely cause of each difference. An
+    answer that several sessions contain, as resumed ones do, counts once. --as simulates the same
+    calls with another provider and model.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
     not be read, 2 when there is no call to simulate or a provider is unknown (name it with

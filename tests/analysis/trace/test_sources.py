@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.small_traces import at, bill, trace_of
 from support.tables import each_row
 
@@ -12,6 +14,7 @@ from anaphora import catalog
 from anaphora.analysis.trace import detect
 from anaphora.analysis.trace.format import TraceCall, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem, checked, count, numbered, seconds
+from anaphora.analysis.trace.predict import Predictor
 
 
 @each_row(
@@ -21,6 +24,11 @@ from anaphora.analysis.trace.log_lines import FoundTrace, Problem, checked, coun
         ({"type": "user", "sessionId": "s", "message": {}}, "claude_code"),
         ({"type": "assistant", "parentUuid": None}, "claude_code"),
         ({"type": "event_msg", "payload": {}}, "codex"),
+        ({"type": "token_usage_record", "payload": {}}, "codex"),
+        ({"type": "session.start", "data": {}, "id": "1", "parentId": None}, "copilot"),
+        ({"type": "session", "version": 3, "id": "1", "timestamp": "", "cwd": "/"}, "pi"),
+        ({"type": "message", "id": "1", "parentId": None, "message": {"role": "user"}}, "pi"),
+        ({"info": {"id": "ses_1"}, "messages": [{"info": {}, "parts": []}]}, "opencode"),
         ({"type": "message", "role": "user"}, None),
         ({"request": {}, "response": {}}, None),
         ({}, None),
@@ -62,20 +70,61 @@ def placed(*calls: TraceCall) -> list[FoundTrace | Problem]:
     return list(checked(FoundTrace("f:3", trace_of(*calls))))
 
 
-def test_a_backward_clock_is_reported_and_its_call_not_compared() -> None:
-    back, ends, source = placed(
+def test_a_clock_that_stepped_back_keeps_every_bill_and_every_other_gap() -> None:
+    stepped, ends, source = placed(
         at(100, 1, bill(written=5000)),
-        at(96.5, 3, bill(read=5000)),
+        at(96.5, 3, bill(read=5000), t_end=98),
         at(120, 5, bill(read=5000), t_end=110),
         at(130, 7, bill(read=5000)),
     )
-    assert str(back) == (
-        "f:3: calls[1] is 3.5 s earlier than the call before it: the clock runs backwards"
+    assert str(stepped) == (
+        "f:3: the clock stepped back before 1 call (1), by 3.5 s at most: the time since the call"
+        " before is unknown, and later times are moved by the step"
     )
-    assert str(ends) == "f:3: calls[2] ends 10.0 s before it begins: the clock runs backwards"
+    assert str(ends) == (
+        "f:3: the clock stepped back within 1 call (2): when they began is unknown"
+    )
+    assert isinstance(stepped, Problem)
+    assert isinstance(ends, Problem)
+    assert (stepped.kind, ends.kind) == ("notice", "notice")
     assert isinstance(source, FoundTrace)
-    assert [call.usage is not None for call in source.trace.calls] == [True, False, False, True]
-    assert [call.at for call in source.trace.calls] == [100, None, None, 130]
+    assert all(call.usage is not None for call in source.trace.calls)
+    assert [call.at for call in source.trace.calls] == [100, 100, 113.5, 133.5]
+    assert [call.gap_unknown for call in source.trace.calls] == [False, True, False, False]
+    assert source.trace.calls[1].t_end == 101.5
+
+
+@given(
+    gaps=st.lists(st.integers(0, 10_000), min_size=1, max_size=12),
+    steps=st.dictionaries(st.integers(1, 12), st.integers(-20_000, -1)),
+)
+def test_only_the_gap_at_a_step_of_the_clock_is_unknown(
+    gaps: list[int], steps: dict[int, int]
+) -> None:
+    clock, calls = 1e9, [at(1e9, 1, bill(written=5000))]
+    for index, gap in enumerate(gaps, 1):
+        clock += gap + steps.get(index, 0)
+        calls.append(at(clock, 1, bill(read=5000)))
+    *_, found = placed(*calls)
+    assert isinstance(found, FoundTrace)
+    read = found.trace.calls
+    for index, gap in enumerate(gaps, 1):
+        before, call = read[index - 1].at, read[index].at
+        assert before is not None
+        assert call is not None
+        moved = gap + steps.get(index, 0)
+        assert call - before == (0 if moved < 0 else moved)
+        assert call_gap_unknown(read[index]) == (moved < 0)
+    assert [call.usage for call in read] == [call.usage for call in calls]
+
+
+def call_gap_unknown(call: TraceCall) -> bool:
+    (predicted,) = [
+        one
+        for one in Predictor().play([trace_of(at(1, 1, bill(written=5000)), call)])
+        if one.call == 1
+    ]
+    return predicted.gap is None
 
 
 def test_equal_and_missing_times_are_accepted() -> None:

@@ -1,25 +1,23 @@
-"""Recorded conversations with their bills: our own traces, sessions of Claude Code, Codex and
-Gemini CLI.
+"""Recorded conversations with their bills: our own traces, and session files of agent programs.
 
     for entry in trace.read("claude_code", numbered(lines, "session.jsonl")):
         entry is a FoundTrace (a trace and its place) or a Problem (a place and a reason)
 
-Bad input never raises.
+Bad input never raises. Several files may hold the same answer: see `answers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
 
 from anaphora.errors import AnaphoraError, InvalidRequest
 
-from .claude_code import ClaudeCodeSession
 from .format import read_line
-from .log_lines import FoundTrace, LogLine, Problem, TraceEntry, checked, objects
-from .sessions import CodexSession, GeminiCliSession
+from .log_lines import FoundTrace, LogLine, Problem, TraceEntry, checked, objects, seconds
+from .programs import PROGRAMS, ProgramName, SessionReader, program_of
 
-Format: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli"]
+Format: TypeAlias = Literal["trace"] | ProgramName
 
 
 def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
@@ -31,25 +29,16 @@ def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
             yield Problem(line.place, problem.reason)
 
 
-class SessionReader(Protocol):
-    """Reads a file whose lines together are one conversation or several."""
-
-    missing: str
-    """The problem with a file in which no conversation was found, if that is one."""
-
-    def read(self, place: str, fields: dict[str, Any]) -> Problem | None: ...
-
-    def traces(self, file: str) -> Sequence[TraceEntry]: ...
-
-
 def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[TraceEntry]:
     file = ""
+    began: float | None = None
     for one in objects(lines):
         if isinstance(one, Problem):
             yield one
             continue
         place, fields = one
         file = file or place.rpartition(":")[0]
+        began = seconds(fields.get("timestamp")) if began is None else began
         try:
             problem = session.read(place, fields)
         except (AnaphoraError, ValueError) as error:
@@ -58,31 +47,26 @@ def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[T
             yield problem
     found = session.traces(file)
     for entry in found:
-        yield from checked(entry) if isinstance(entry, FoundTrace) else (entry,)
-    if file and not found and session.missing:
+        if isinstance(entry, FoundTrace):
+            first = began if entry.began is None else entry.began
+            yield from checked(entry._replace(began=first))
+        else:
+            yield entry
+    if file and not any(isinstance(entry, FoundTrace) for entry in found) and session.missing:
         yield Problem(file, session.missing)
 
 
-#: In the order in which a file is compared with them.
-_SESSIONS: dict[Format, type[ClaudeCodeSession | GeminiCliSession | CodexSession]] = {
-    "claude_code": ClaudeCodeSession,
-    "gemini_cli": GeminiCliSession,
-    "codex": CodexSession,
-}
-
-
-def detect(fields: dict[str, object]) -> Format | None:
+def detect(fields: dict[str, Any]) -> Format | None:
     """The format of a file by one of its objects; None when that is not enough."""
     if isinstance(fields.get("calls"), list) and isinstance(fields.get("messages"), list):
         return "trace"
-    known = (name for name, session in _SESSIONS.items() if session.recognises(fields))
-    return next(known, None)
+    return program_of(fields)
 
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """All conversations of a file, and its problems."""
     if format != "trace":
-        yield from read_session(lines, _SESSIONS[format]())
+        yield from read_session(lines, PROGRAMS[format]())
         return
     for entry in read_traces(lines):
         if isinstance(entry, Problem):

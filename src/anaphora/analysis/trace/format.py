@@ -140,7 +140,11 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """The model, when not the conversation's."""
     began_by: Literal["resume", "compaction", "fork", "edit"] | None = None
-    """What began this call's history, where it is not the call before it."""
+    """What happened to the conversation between the call before and this one: it was continued from
+    a session that had ended; its history was replaced by a summary; it left the way that another
+    copy of it took; earlier messages were changed or removed. None: nothing that is recorded."""
+    gap_unknown: bool = False
+    """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
     """Its file and line, where a call has one of its own."""
 

@@ -27,9 +27,24 @@ class LogLine(NamedTuple):
     data: bytes
 
 
+class Answer(NamedTuple):
+    """How the answer to a call is known in the copies of it that other files contain; see
+    `answers`."""
+
+    key: bytes
+    untimed: bytes = b""
+    """The same without its time, where files that copy it change the time."""
+    copied: bool = False
+    """The file says that it begins with another session: `untimed` is enough."""
+
+
 class FoundTrace(NamedTuple):
     place: str
     trace: Trace
+    answers: tuple[Answer, ...] = ()
+    """Of the calls, one each, in files that may repeat answers of others; else empty."""
+    began: float | None = None
+    """The first time in the file."""
 
 
 #: Invalid input that is left out; a conversation that cannot be played as it is; valid input
@@ -134,19 +149,13 @@ def reported_count(usage: dict[str, Any], name: str) -> int | None:
 
 
 def checked(found: FoundTrace) -> Iterator[TraceEntry]:
-    """The conversation, and what is wrong with its calls. A call whose clock runs backwards keeps
-    its place, but has no time, and its bill is not compared. A marker on something that was not
-    sent is left out."""
+    """The conversation, and what is wrong with its calls. A marker on something that was not sent
+    is left out."""
     calls: list[TraceCall] = []
     unreliable: dict[str, list[int]] = {}
-    last: float | None = None
+    clock = _Clock()
     for index, call in enumerate(found.trace.calls):
-        error = _clock_error(call, last)
-        if error is None:
-            last = call.at if call.at is not None else last
-        else:
-            yield Problem(found.place, f"calls[{index}] {error}: the clock runs backwards")
-            call = replace(call, t=None, t_end=None, dur=None, usage=None)
+        call = clock.read(index, call)
         kept = [one for one in call.breakpoints or () if _was_sent(one, call, found.trace)]
         if len(kept) < len(call.breakpoints or ()):
             wrong = [one for one in call.breakpoints or () if one not in kept]
@@ -158,12 +167,59 @@ def checked(found: FoundTrace) -> Iterator[TraceEntry]:
             why = call.usage_unreliable if isinstance(call.usage_unreliable, str) else ""
             unreliable.setdefault(why, []).append(index)
         calls.append(call)
+    yield from (Problem(found.place, reason, "notice") for reason in clock.notices())
     for why, indexes in unreliable.items():
-        some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
-        more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
-        reason = f"usage_unreliable at {counted(len(indexes), 'call')} ({some}{more})"
+        reason = f"usage_unreliable at {_named_calls(indexes)}"
         yield Problem(found.place, reason + (f": {why}" if why else ""), "not_compared")
-    yield FoundTrace(found.place, replace(found.trace, calls=tuple(calls)))
+    yield found._replace(trace=replace(found.trace, calls=tuple(calls)))
+
+
+def _named_calls(indexes: list[int]) -> str:
+    some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
+    more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
+    return f"{counted(len(indexes), 'call')} ({some}{more})"
+
+
+class _Clock:
+    """The times of a conversation's calls. Where the clock stepped back, the time since the call
+    before is unknown; that call and all after it are moved by the step, so that the times between
+    them stay what they are."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._moved = 0.0
+        self._steps: dict[int, float] = {}
+        self._ended_before: list[int] = []
+
+    def read(self, index: int, call: TraceCall) -> TraceCall:
+        if call.t is not None and call.t_end is not None and call.t_end < call.t:
+            self._ended_before.append(index)
+            call = replace(call, t=None, dur=None)
+        if call.at is None:
+            return call
+        back = 0.0 if self._last is None else self._last - (call.at + self._moved)
+        # Sums of floats may differ in the last digits.
+        if back > 1e-6:
+            self._steps[index] = back
+            self._moved += back
+            call = replace(call, gap_unknown=True)
+        if self._moved:
+            names = ("t", "t_end", "t_first")
+            times = {name: time for name in names if (time := getattr(call, name)) is not None}
+            call = replace(call, **{name: time + self._moved for name, time in times.items()})
+        self._last = call.at
+        return call
+
+    def notices(self) -> Iterator[str]:
+        if self._steps:
+            calls, most = _named_calls([*self._steps]), max(self._steps.values())
+            yield (
+                f"the clock stepped back before {calls}, by {most:.1f} s at most: the time since"
+                " the call before is unknown, and later times are moved by the step"
+            )
+        if self._ended_before:
+            calls = _named_calls(self._ended_before)
+            yield f"the clock stepped back within {calls}: when they began is unknown"
 
 
 def _was_sent(written: Breakpoint, call: TraceCall, trace: Trace) -> bool:
@@ -171,11 +227,3 @@ def _was_sent(written: Breakpoint, call: TraceCall, trace: Trace) -> bool:
     if isinstance(marker.where, int):
         return marker.where < call.messages
     return marker.tool is None or not trace.tools or marker.tool < len(trace.tools)
-
-
-def _clock_error(call: TraceCall, last: float | None) -> str | None:
-    if call.t is not None and call.t_end is not None and call.t_end < call.t:
-        return f"ends {call.t - call.t_end:.1f} s before it begins"
-    if call.at is not None and last is not None and call.at < last:
-        return f"is {last - call.at:.1f} s earlier than the call before it"
-    return None

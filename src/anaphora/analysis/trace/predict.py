@@ -154,7 +154,7 @@ class Predictor:
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
         began = None if before is None else before.at
-        idle = None if began is None or call.at is None else call.at - began
+        idle = None if began is None or call.at is None or call.gap_unknown else call.at - began
         outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:

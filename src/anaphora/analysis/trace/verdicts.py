@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from anaphora import catalog
 from anaphora.cache.verdict import SentCall, Verdict, judge, side_call
 from anaphora.canonical import dumps
@@ -83,9 +85,11 @@ class _RenderedTrace:
         outcome, lapsed = predicted.outcome, predicted.lapsed
         if lapsed is not None and call.usage.cache_read <= lapsed.read:
             outcome = lapsed
+        # Where the clock stepped back, nothing can be said about the time between the two.
+        later = replace(sent, at=None, began=None, ended=None) if call.gap_unknown else sent
         verdict = judge(
             self._before,
-            sent,
+            later,
             rules,
             outcome=outcome,
             price=None if price is None else price(provider, model, call.at, predicted.wire),

@@ -218,8 +218,8 @@ def _split_causes(
     before a change could still be read, so its loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes
-    if later.began_by is not None:
-        return causes  # where a recorded change begins is not known
+    if not (earlier.complete and later.complete):
+        return causes  # what stands before a recorded change is not known
     possible = min(expected.read, expected.left)
     if any(cause.kind == "images_changed" for cause in causes):
         leading = sum(run.count for run in later.rendered.runs if run.section != "messages")

@@ -1,16 +1,11 @@
-"""Session files of Codex and Gemini CLI, whose lines are one conversation after the other. System
-prompt, instructions and tools are not in them.
+"""Session files of Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.json` and `.jsonl`.
 
-Codex, `~/.codex/sessions/**/rollout-*.jsonl`: lines are `{timestamp, type, payload}`.
-`response_item` is an item of the conversation, `turn_context` names the model, and an `event_msg`
-of type `token_count` follows each reply with its bill, sometimes twice. After `compacted` another
-conversation begins.
-
-Gemini CLI, `~/.gemini/tmp/<project>/chats/session-*.json` and `.jsonl`: the older form is one
-object with all messages. The newer one has a line with the session's data and then a line for each
-message, which is repeated when its tokens or tool calls are added; `{"$rewindTo": id}` removes that
-message and all after it, `{"$set": {"messages": …}}` replaces the history. A `gemini` message with
-`tokens` is a call. Its tool calls hold their results, which the next call sends.
+The older form is one object with all messages. The newer one has a line with the session's data and
+then a line for each message, which is repeated when its tokens or tool calls are added;
+`{"$rewindTo": id}` removes that message and all after it, `{"$set": {"messages": …}}` replaces the
+history. A `gemini` message with `tokens` is a call. Its tool calls hold their results, which the
+next call sends. Its thoughts are shown to the user, not sent again. System prompt, instructions
+and tools are not in the file.
 """
 
 from __future__ import annotations
@@ -20,163 +15,19 @@ from typing import Any
 
 import msgspec
 
+from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.log_lines import (
+    Answer,
+    BranchBudget,
+    FoundTrace,
+    Problem,
+    TraceEntry,
+    count,
+    reported_count,
+    seconds,
+)
 from anaphora.wording import counted
-
-from .format import Trace, TraceCall, TraceMessage, TraceUsage
-from .log_lines import BranchBudget, FoundTrace, Problem, TraceEntry, count, reported_count, seconds
-
-# ── Codex ────────────────────────────────────────────────────────────────────────────────────────
-
-_LINE_TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
-#: Items that the model writes; their results come from elsewhere.
-_MODEL_ITEMS = (
-    "reasoning function_call custom_tool_call local_shell_call web_search_call"
-    " image_generation_call tool_search_call"
-).split()
-
-
-class _Conversation(msgspec.Struct):
-    """The items since the session began, or was compacted."""
-
-    place: str
-    messages: list[TraceMessage] = []
-    calls: list[TraceCall] = []
-    model: str = ""
-    _last_input: float | None = None
-    _reply: int | None = None
-    """Where the reply that is not billed yet begins."""
-    _began: float | None = None
-
-    def add(self, payload: dict[str, Any], at: float | None) -> None:
-        from_model = payload.get("type") in _MODEL_ITEMS or payload.get("role") == "assistant"
-        if from_model and self._reply is None:
-            self._reply, self._began = len(self.messages), self._last_input
-        if not from_model:
-            self._last_input = at
-        self.messages.append(_message(payload, from_model))
-
-    def billed(self, usage: TraceUsage, model: str, at: float | None) -> None:
-        self.model = self.model or model
-        call = TraceCall(
-            messages=len(self.messages) if self._reply is None else self._reply,
-            t=self._last_input if self._reply is None else self._began,
-            t_end=at,
-            usage=usage,
-            model=model if model != self.model else None,
-        )
-        self.calls.append(call)
-        self._reply = None
-
-
-class CodexSession:
-    missing = "no token counts"
-
-    @staticmethod
-    def recognises(fields: dict[str, Any]) -> bool:
-        return fields.get("type") in _LINE_TYPES and isinstance(fields.get("payload"), dict)
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.provider = "openai"
-        self.model = ""
-        self.conversations: list[_Conversation] = []
-        self._totals: Any = None
-
-    def read(self, place: str, fields: dict[str, Any]) -> None:
-        payload, kind = fields.get("payload"), fields.get("type")
-        if not isinstance(payload, dict):
-            return
-        at = seconds(fields.get("timestamp"))
-        if kind == "session_meta":
-            self.id = self.id or str(payload.get("id") or "")
-            self.provider = str(payload.get("model_provider") or self.provider)
-            self.model = str(payload.get("model") or self.model)
-        elif kind == "turn_context":
-            self.model = str(payload.get("model") or self.model)
-        elif kind == "compacted":
-            self._compacted(place, payload, at)
-        elif kind == "response_item":
-            self._current(place).add(payload, at)
-        elif kind == "event_msg" and payload.get("type") == "token_count":
-            self._count(place, payload, at)
-
-    def traces(self, file: str) -> list[FoundTrace]:
-        billed = [conversation for conversation in self.conversations if conversation.calls]
-        return [
-            FoundTrace(
-                conversation.place,
-                Trace(
-                    id=f"{self.id or file}#{index}",
-                    provider=self.provider,
-                    model=conversation.model,
-                    calls=tuple(conversation.calls),
-                    messages=tuple(conversation.messages),
-                    group=self.id or file,
-                    source="codex",
-                    system_tokens_unknown=True,
-                ),
-            )
-            for index, conversation in enumerate(billed)
-        ]
-
-    def _current(self, place: str) -> _Conversation:
-        if not self.conversations:
-            self.conversations.append(_Conversation(place))
-        return self.conversations[-1]
-
-    def _compacted(self, place: str, payload: dict[str, Any], at: float | None) -> None:
-        after = _Conversation(place)
-        self.conversations.append(after)
-        history = payload.get("replacement_history")
-        for item in history if isinstance(history, list) else ():
-            if isinstance(item, dict):
-                after.messages.append(_message(item, item.get("role") == "assistant"))
-        if not after.messages and payload.get("message"):
-            after.add({"type": "message", "role": "user", "content": payload["message"]}, at)
-
-    def _count(self, place: str, payload: dict[str, Any], at: float | None) -> None:
-        info = payload.get("info")
-        last = info.get("last_token_usage") if isinstance(info, dict) else None
-        if not isinstance(info, dict) or not isinstance(last, dict):
-            return
-        totals = info.get("total_token_usage")
-        if totals is not None and totals == self._totals:
-            return  # repeated
-        self._totals = totals
-        usage = _codex_usage(last)
-        if usage is not None:
-            self._current(place).billed(usage, self.model, at)
-
-
-def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:
-    kind = str(payload.get("type") or "message")
-    if kind == "message":
-        return TraceMessage(role=str(payload.get("role") or "user"), content=payload.get("content"))
-    if not from_model:
-        call_id = str(payload.get("call_id") or "")
-        return TraceMessage(role="tool", content=payload.get("output"), tool_call_id=call_id)
-    if kind == "reasoning":
-        return TraceMessage(role="assistant", content=[payload])
-    return TraceMessage(role="assistant", tool_calls=[payload])
-
-
-def _codex_usage(last: dict[str, Any]) -> TraceUsage | None:
-    """The input includes what was read and written."""
-    total, read = count(last, "input_tokens"), count(last, "cached_input_tokens")
-    written = count(last, "cache_write_input_tokens")
-    if read + written > total:
-        raise ValueError(f"{read} read and {written} written of {total} input tokens")
-    usage = TraceUsage(
-        input=total - read - written,
-        cache_read=read,
-        cache_write_30m=written,
-        output=count(last, "output_tokens"),
-        reasoning=reported_count(last, "reasoning_output_tokens"),
-    )
-    return usage if total else None
-
-
-# ── Gemini CLI ───────────────────────────────────────────────────────────────────────────────────
 
 #: Messages of the conversation; others (info, error, warning) are only shown to the user.
 _MESSAGE_TYPES = ("user", "gemini")
@@ -216,6 +67,9 @@ class GeminiCliSession:
         self._branches = BranchBudget()
         self._has_new = False
         """Whether the messages may have a call that no conversation has."""
+        self._began: float | None = None
+        self._began_by: Any = None
+        """What was done to the messages since the last conversation."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         self.id = self.id or str(fields.get("sessionId") or "")
@@ -231,7 +85,8 @@ class GeminiCliSession:
 
     def traces(self, file: str) -> list[TraceEntry]:
         self._close(file)
-        found: list[TraceEntry] = [*self._found, *self._branches.problems(file)]
+        timed = (one._replace(began=self._began) for one in self._found)
+        found: list[TraceEntry] = [*timed, *self._branches.problems(file)]
         if self._found and self._unbilled:
             reason = f"{counted(len(self._unbilled), 'reply', 'replies')} without token counts"
             found.append(Problem(file, reason, "not_compared"))
@@ -242,6 +97,7 @@ class GeminiCliSession:
         self._unnamed += "id" not in message
         id = str(message["id"]) if "id" in message else f"#{self._unnamed}"
         history[id] = record
+        self._began = record.at if self._began is None else self._began
         self._has_new |= record.usage is not None and id not in self._taken
         self._branches.add(1)
         if record.from_model:
@@ -267,12 +123,16 @@ class GeminiCliSession:
         if any(changed):
             self._close_branch()
             self._has_new = True
+            # A summary takes the place of the first messages.
+            is_summary = next(iter(history), None) not in self._history
+            self._began_by = "compaction" if is_summary else "edit"
         self._history = history
         return problem
 
     def _rewind(self, id: object) -> None:
         """Without the message and all after it; without any, where it is not known."""
         self._close_branch()
+        self._began_by = "edit"
         while self._history:
             last, _ = self._history.popitem()
             if last == id:
@@ -303,6 +163,7 @@ class GeminiCliSession:
                     t_end=at,
                     usage=usage,
                     model=record.model if record.model != model else None,
+                    began_by=None if calls else self._began_by,
                 )
                 calls.append((id, call))
             # A result that is a message of its own is sent once.
@@ -311,6 +172,7 @@ class GeminiCliSession:
         if not calls:
             return
         self._taken.update(id for id, _ in calls)
+        self._began_by = None
         trace = Trace(
             id=f"{self.id or file}#{len(self._found)}",
             provider="google",
@@ -321,7 +183,14 @@ class GeminiCliSession:
             source="gemini_cli",
             system_tokens_unknown=True,
         )
-        self._found.append(FoundTrace(self._places[calls[0][0]], trace))
+        answers = tuple(self._answer(id) for id, _ in calls)
+        self._found.append(FoundTrace(self._places[calls[0][0]], trace, answers))
+
+    def _answer(self, id: str) -> Answer:
+        record = self._history[id]
+        content = [[one.content, one.tool_calls] for one in record.messages]
+        usage = record.usage or TraceUsage()
+        return answer_of("" if id.startswith("#") else id, record.at, usage, content)
 
 
 def _record(message: dict[str, Any]) -> _Record:
@@ -331,7 +200,7 @@ def _record(message: dict[str, Any]) -> _Record:
     return _Record(
         from_model=from_model,
         model=str(message.get("model") or ""),
-        usage=_gemini_usage(message.get("tokens")),
+        usage=_usage(message.get("tokens")),
         at=at,
         complete=max((one for one in moments if one is not None), default=None),
         messages=tuple(_messages(message)),
@@ -374,12 +243,17 @@ def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
 
 
-def _gemini_usage(tokens: object) -> TraceUsage | None:
+def _usage(tokens: object) -> TraceUsage | None:
     """The input includes what was read; tool prompts and thoughts are counted beside it."""
     if not isinstance(tokens, dict):
         return None
     total, read = count(tokens, "input") + count(tokens, "tool"), count(tokens, "cached")
     if read > total:
         raise ValueError(f"{read} cached of {total} input tokens")
-    output = count(tokens, "output") + count(tokens, "thoughts")
-    return TraceUsage(input=total - read, cache_read=read, output=output) if total else None
+    usage = TraceUsage(
+        input=total - read,
+        cache_read=read,
+        output=count(tokens, "output") + count(tokens, "thoughts"),
+        reasoning=reported_count(tokens, "thoughts"),
+    )
+    return usage if total else None

@@ -1,0 +1,164 @@
+"""One answer counts once, in all files that a command reads.
+
+A session that is resumed or forked may be written to another file, with all that was answered
+before. An answer is known by the id that the provider or the program gave it; without one by its
+time, its usage and a digest of its content. The file that begins first keeps it. In the others it
+stays as a message, but is no call.
+
+    index = AnswerIndex()
+    for file in files: index.add_all(file, entries)      # only digests are kept
+    for entry in index.once(file, entries): ...          # of the file, read again
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from blake3 import blake3
+from msgspec.structs import replace
+
+from anaphora.canonical import dumps
+from anaphora.wording import counted
+
+from .format import TraceCall, TraceUsage
+from .log_lines import Answer, FoundTrace, Problem, TraceEntry
+
+_BeganBy: TypeAlias = Literal["resume", "fork"]
+
+
+def digest(*parts: object) -> bytes:
+    return blake3(dumps(parts)).digest(16)
+
+
+def answer_of(id: Any, at: float | None, usage: TraceUsage, content: object) -> Answer:
+    """The answer with this id; where it is empty, with this time, usage and content."""
+    if isinstance(id, str) and id:
+        return Answer(digest("id", id))
+    return Answer(digest(at, _counts(usage), content))
+
+
+def _counts(usage: TraceUsage) -> list[int | None]:
+    return [usage.input, usage.cache_read, *usage.by_ttl.values(), usage.output, usage.reasoning]
+
+
+class _Copy(NamedTuple):
+    file: str
+    is_last: bool
+    """No call of its conversation follows."""
+
+
+class _FileTimes:
+    """The first time in a file, the last time of a call, and the number of the file."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.began = math.inf
+        self.ended = -math.inf
+
+    def add(self, found: FoundTrace) -> None:
+        if found.began is not None:
+            self.began = min(self.began, found.began)
+        times = [call.ended or call.at for call in found.trace.calls]
+        self.ended = max([self.ended, *(time for time in times if time is not None)])
+
+
+class AnswerIndex:
+    """The answers in several files, by their digests."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _FileTimes] = {}
+        self._counted: dict[str, set[bytes]] = {}
+        """By file, the answers that were given out as calls."""
+        self._copies: dict[bytes, list[_Copy]] = {}
+        self._keepers: dict[bytes, _Copy] = {}
+        """The copy of each answer that counts, as far as it was asked for."""
+        self._usage: dict[bytes, TraceUsage] = {}
+        """Of each answer, the last that was written: it has the most output."""
+
+    def add(self, file: str, found: FoundTrace) -> None:
+        """One conversation of a file."""
+        self._files.setdefault(file, _FileTimes(len(self._files))).add(found)
+        self._keepers.clear()
+        last = len(found.answers) - 1
+        pairs = zip(found.answers, found.trace.calls, strict=bool(found.answers))
+        for index, (answer, call) in enumerate(pairs):
+            for key in filter(None, (answer.key, answer.untimed)):
+                copies = self._copies.setdefault(key, [])
+                if not copies or copies[-1].file != file:
+                    copies.append(_Copy(file, index == last))
+            self._learn(answer, call)
+
+    def add_all(self, file: str, entries: Iterable[TraceEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry, FoundTrace):
+                self.add(file, entry)
+
+    def _learn(self, answer: Answer, call: TraceCall) -> None:
+        known = self._usage.get(answer.key)
+        if call.usage is not None and (known is None or _output(known) < _output(call.usage)):
+            self._usage[answer.key] = call.usage
+
+    def once(self, file: str, entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
+        """The entries of a file without calls whose answers others keep, and a notice about them.
+        A file that was not added yet is added first."""
+        if file not in self._files:
+            entries = [*entries]
+            self.add_all(file, entries)
+        seen = self._counted.setdefault(file, set())
+        repeated: dict[str, int] = {}
+        for entry in entries:
+            if isinstance(entry, Problem) or not entry.answers:
+                yield entry
+                continue
+            kept = self._kept(file, entry, seen, repeated)
+            if kept.trace.calls:
+                yield kept
+        for keeper, number in repeated.items():
+            where = (
+                "this file: counted once" if keeper == file else f"{keeper}: counted once, there"
+            )
+            reason = f"{counted(number, 'answer')} repeated from {where}"
+            yield Problem(file, reason, "notice")
+
+    def _kept(
+        self, file: str, found: FoundTrace, seen: set[bytes], repeated: dict[str, int]
+    ) -> FoundTrace:
+        calls: list[TraceCall] = []
+        answers: list[Answer] = []
+        left: _BeganBy | None = None
+        for answer, call in zip(found.answers, found.trace.calls, strict=True):
+            keeper = self._keeper(answer)
+            if keeper.file != file or answer.key in seen:
+                repeated[keeper.file] = repeated.get(keeper.file, 0) + 1
+                left = "resume" if keeper.is_last else "fork"
+                continue
+            seen.add(answer.key)
+            usage = self._usage.get(answer.key, call.usage)
+            began_by = call.began_by or left
+            if usage is not call.usage or began_by != call.began_by:
+                call = replace(call, usage=usage, began_by=began_by)
+            calls.append(call)
+            answers.append(answer)
+            left = None
+        trace = replace(found.trace, calls=tuple(calls))
+        return found._replace(trace=trace, answers=tuple(answers))
+
+    def _keeper(self, answer: Answer) -> _Copy:
+        keys = (answer.key, answer.untimed if answer.copied else b"")
+        return min((self._first(key) for key in keys if key), key=self._rank)
+
+    def _first(self, key: bytes) -> _Copy:
+        keeper = self._keepers.get(key)
+        if keeper is None:
+            keeper = self._keepers[key] = min(self._copies[key], key=self._rank)
+        return keeper
+
+    def _rank(self, copy: _Copy) -> tuple[float, float, int]:
+        times = self._files[copy.file]
+        return times.began, times.ended, times.number
+
+
+def _output(usage: TraceUsage) -> int:
+    return usage.output or 0

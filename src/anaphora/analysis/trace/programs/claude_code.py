@@ -1,0 +1,304 @@
+"""Session files of Claude Code: `~/.claude/projects/*/*.jsonl`.
+
+Each line is one block of a message, linked to the one before it by `parentUuid`. The blocks of a
+reply are on lines of their own that share the message's id and repeat its usage. The results of
+parallel tool calls are linked to the lines of their calls. So the lines are a tree; every path from
+a root to a leaf is a conversation, and a call belongs to the first that contains it. After
+`compact_boundary` a message with `isCompactSummary` begins another tree. A resumed session may be a
+file of its own that repeats all lines. System prompt and tools are not in the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anaphora.analysis.trace.answers import answer_of
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.line_order import LineOrder
+from anaphora.analysis.trace.log_lines import (
+    BranchBudget,
+    FoundTrace,
+    Problem,
+    TraceEntry,
+    count,
+    reported_count,
+    seconds,
+)
+from anaphora.wording import counted
+
+#: Lines that tell that the history changed: all of it, or the results of tools in it.
+_BOUNDARIES = {"compact_boundary": "compaction", "microcompact_boundary": "edit"}
+_TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
+
+
+class SessionNode(msgspec.Struct, eq=False):
+    """One message: a reply, a user message, or the results of a reply's tools."""
+
+    parent: SessionNode | None
+    role: str
+    place: str
+    contents: list[Any] = []
+    ended: float | None = None
+    usage: TraceUsage | None = None
+    model: str = ""
+    id: str = ""
+    """Of a reply: the message's id, or that of the request."""
+    began_by: Any = None
+    """What happened to the history before it."""
+    results: SessionNode | None = None
+    """Of a reply: the results of its tools."""
+    taken_by: SessionNode | None = None
+    """The message that its contents belong to, where that is another one."""
+    is_leaf: bool = True
+    depth: int = 1
+    """The messages up to here."""
+    _times: list[float] = []
+    """Of the contents, where all are known."""
+    _message: TraceMessage | None = None
+    """One object for all conversations that contain it, from when the file is read."""
+
+    def add(self, content: Any, at: float | None) -> None:
+        added = content if isinstance(content, list) else [content]
+        self.contents += added
+        if at is not None:
+            before = None if self.role == "assistant" else self.ended
+            self.ended = at if before is None else max(before, at)
+            self._times += [at] * len(added)
+
+    def take(self, other: SessionNode) -> None:
+        """Makes another message a part of this one."""
+        self.contents += other.contents
+        self._times += other._times
+        self.is_leaf, other.is_leaf, other.taken_by = True, False, self
+
+    def sort(self) -> None:
+        """The results of tools by their times, as their lines were out of order."""
+        if self.role == "user" and len(self._times) == len(self.contents):
+            order = sorted(range(len(self.contents)), key=self._times.__getitem__)
+            self.contents = [self.contents[index] for index in order]
+
+    def message(self) -> TraceMessage:
+        if self._message is None:
+            only = self.contents[0] if len(self.contents) == 1 else None
+            content = only if isinstance(only, str) else list(self.contents)
+            self._message = TraceMessage(role=self.role, content=content)
+        return self._message
+
+
+class ClaudeCodeSession:
+    missing = "no reply with usage"
+
+    @staticmethod
+    def recognises(fields: dict[str, Any]) -> bool:
+        return fields.get("type") in _TYPES and ("sessionId" in fields or "parentUuid" in fields)
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.nodes: list[SessionNode] = []
+        self._by_uuid: dict[str, SessionNode | None] = {}
+        """The node that each line became part of, or follows."""
+        self._replies: dict[str, SessionNode] = {}
+        self._last: SessionNode | None = None
+        self._order: LineOrder[tuple[str, dict[str, Any]]] = LineOrder()
+        self._boundaries: dict[str, str] = {}
+        """Lines without a message behind a boundary, and which it is."""
+        self._repeated = 0
+        self._problems: list[Problem] = []
+
+    def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
+        for line in self._order.add(fields.get("uuid"), fields.get("parentUuid"), (place, fields)):
+            self._read(*line)
+        return self._problems.pop() if self._problems else None
+
+    def _read(self, place: str, fields: dict[str, Any]) -> None:
+        self.id = self.id or str(fields.get("sessionId") or "")
+        uuid, parent = fields.get("uuid"), fields.get("parentUuid")
+        if isinstance(uuid, str) and uuid in self._by_uuid:
+            self._repeated += 1
+            return
+        node = self._last if "uuid" not in fields else None
+        if "parentUuid" in fields:
+            node = self._by_uuid.get(parent) if isinstance(parent, str) else None
+            node = node.taken_by or node if node is not None else None
+        boundary = _BOUNDARIES.get(str(fields.get("subtype"))) or self._boundaries.get(str(parent))
+        try:
+            read = self._message(place, fields, node)
+        except ValueError as error:
+            self._problems.append(Problem(place, str(error)))
+            read = None
+        if read is not None:
+            read.began_by = read.began_by or boundary
+        elif boundary is not None:
+            self._boundaries[str(uuid)] = boundary
+        node = node if read is None else read
+        if isinstance(uuid, str):
+            self._by_uuid[uuid] = node
+        self._last = node
+
+    def _message(
+        self, place: str, fields: dict[str, Any], parent: SessionNode | None
+    ) -> SessionNode | None:
+        """The message that a line is a part of, if any."""
+        message, at = fields.get("message"), seconds(fields.get("timestamp"))
+        if not isinstance(message, dict):
+            return None
+        if fields.get("type") == "user":
+            content = message.get("content")
+            node = self._user_message(place, content, parent)
+            node.add("" if content is None else content, at)
+            if fields.get("isCompactSummary"):
+                node.began_by = "compaction"
+            return node
+        if fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
+            node = self._reply(place, message, parent)
+            node.id = node.id or str(fields.get("requestId") or "")
+            node.add(message.get("content") or [], at)
+            return node
+        return None
+
+    def traces(self, file: str) -> list[TraceEntry]:
+        for line in self._order.rest():
+            self._read(*line)
+        if self._order.moved:
+            for node in self.nodes:
+                node.sort()
+            lines = f"{counted(self._order.moved, 'line')} before the one that comes first"
+            self._problems.append(Problem(file, f"{lines}: put in order", "notice"))
+        if self._repeated:
+            lines = f"{counted(self._repeated, 'line')} repeated in the same file: read once"
+            self._problems.append(Problem(file, lines, "notice"))
+        return [*self._problems, *self._conversations(file)]
+
+    def _conversations(self, file: str) -> list[TraceEntry]:
+        taken: set[int] = set()
+        leaves = [node for node in self.nodes if node.is_leaf]
+        branches = BranchBudget()
+        branches.add(len(self.nodes))
+        longest = sorted(leaves, key=lambda leaf: -leaf.depth)
+        kept = {id(leaf) for leaf in longest if branches.take(leaf.depth)}
+        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves if id(leaf) in kept]
+        return [*(one for one in found if one is not None), *branches.problems(file)]
+
+    def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
+        blocks = content if isinstance(content, list) else []
+        types = [block.get("type") for block in blocks if isinstance(block, dict)]
+        if "tool_result" in types and parent is not None:
+            # Results of one reply are sent together, whichever line each is linked to.
+            reply = parent if parent.role == "assistant" else parent.parent
+            if reply is not None and reply.role == "assistant":
+                if reply.results is None:
+                    reply.results = self._new(reply, "user", place)
+                return reply.results
+        return self._new(parent, "user", place)
+
+    def _reply(
+        self, place: str, message: dict[str, Any], parent: SessionNode | None
+    ) -> SessionNode:
+        id = message.get("id")
+        node = self._replies.get(id) if isinstance(id, str) else None
+        usage = _usage(message.get("usage"))
+        if node is None or not self._continues(node, parent):
+            node = self._new(parent, "assistant", place)
+            node.model = str(message.get("model") or "")
+            if isinstance(id, str):
+                node.id = id
+                self._replies[id] = node
+        if usage is not None:
+            node.usage = usage  # the last line has the whole output
+        return node
+
+    def _continues(self, reply: SessionNode, parent: SessionNode | None) -> bool:
+        """Whether a line belongs to a reply that begins before it, by its parent: part of the
+        reply, what came while its tools ran, or what it answers. Otherwise the reply was copied."""
+        between: list[SessionNode] = []
+        node = parent
+        while node is not None and node.role == "user" and node is not reply.parent:
+            between.append(node)
+            node = node.parent
+        if node is not reply:
+            return parent is reply.parent
+        for one in reversed(between):
+            reply.results = reply.results or one
+            if one is not reply.results:
+                reply.results.take(one)
+        return True
+
+    def _new(self, parent: SessionNode | None, role: str, place: str) -> SessionNode:
+        node = SessionNode(parent, role, place)
+        self.nodes.append(node)
+        if parent is not None:
+            parent.is_leaf = False
+            node.depth = parent.depth + 1
+        return node
+
+
+def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrace | None:
+    """The path from the root to a leaf, with the calls that no earlier path has."""
+    path: list[SessionNode] = []
+    node: SessionNode | None = leaf
+    while node is not None:
+        path.append(node)
+        node = node.parent
+    path.reverse()
+    calls: list[TraceCall] = []
+    replies: list[SessionNode] = []
+    began_by: Any = None
+    for index, node in enumerate(path):
+        began_by = node.began_by or began_by
+        if node.role != "assistant" or node.usage is None:
+            continue
+        if id(node) in taken:
+            began_by = "edit"  # another message follows than in the conversation that has it
+            continue
+        first = (replies or [node])[0]
+        call = TraceCall(
+            messages=index,
+            t=path[index - 1].ended if index else None,
+            t_end=node.ended,
+            usage=node.usage,
+            model=node.model if node.model != first.model else None,
+            began_by=began_by,
+        )
+        replies.append(node)
+        calls.append(call)
+        began_by = None
+    if not replies:
+        return None
+    taken.update(map(id, replies))
+    trace = Trace(
+        id=f"{session}@{leaf.place.rpartition(':')[2]}",
+        provider="anthropic",
+        model=replies[0].model,
+        calls=tuple(calls),
+        messages=tuple(node.message() for node in path),
+        group=session,
+        source="claude_code",
+        system_tokens_unknown=True,
+    )
+    answers = (
+        answer_of(node.id, node.ended, call.usage or TraceUsage(), node.contents)
+        for node, call in zip(replies, calls, strict=True)
+    )
+    return FoundTrace(replies[0].place, trace, tuple(answers))
+
+
+def _usage(usage: object) -> TraceUsage | None:
+    if not isinstance(usage, dict):
+        return None
+    written = count(usage, "cache_creation_input_tokens")
+    split = usage.get("cache_creation")
+    hour = count(split, "ephemeral_1h_input_tokens") if isinstance(split, dict) else 0
+    details = usage.get("output_tokens_details")
+    found = TraceUsage(
+        input=count(usage, "input_tokens"),
+        cache_read=count(usage, "cache_read_input_tokens"),
+        cache_write_5m=max(0, written - hour),
+        cache_write_1h=hour,
+        output=count(usage, "output_tokens"),
+        reasoning=(
+            reported_count(details, "thinking_tokens") if isinstance(details, dict) else None
+        ),
+    )
+    return found if found.total else None

@@ -1,0 +1,111 @@
+"""Sessions of opencode on disk: its database, and the tree of files of older versions. Each session
+becomes one line, as `opencode export` writes it."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from anaphora.analysis.trace.log_lines import LogLine, Problem
+from anaphora.wire.reading import decode_reason
+
+_MAGIC = b"SQLite format 3\x00"
+_SESSIONS = "SELECT id, parent_id, time_created FROM session ORDER BY time_created, id"
+_MESSAGES = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
+_PARTS = "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY message_id, id"
+
+
+def is_database(begin: bytes) -> bool:
+    """Whether a file that begins so is a database."""
+    return begin.startswith(_MAGIC)
+
+
+def is_storage(folder: Path) -> bool:
+    """Whether a folder is the tree of an older version."""
+    return (folder / "session").is_dir() and (folder / "message").is_dir()
+
+
+def database_lines(file: Path, problems: list[Problem], *, packed: bool) -> Iterator[LogLine]:
+    """The sessions of a database, the oldest first."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = file
+        if packed:
+            database = Path(folder) / "opencode.db"
+            with gzip.open(file) as source, database.open("wb") as target:
+                shutil.copyfileobj(source, target)
+        try:
+            yield from _sessions(database, str(file), problems)
+        except sqlite3.Error as problem:
+            reason = f"no database of opencode that can be read: {problem}"
+            problems.append(Problem(str(file), reason))
+
+
+def _sessions(database: Path, name: str, problems: list[Problem]) -> Iterator[LogLine]:
+    address = f"file:{quote(str(database.resolve()))}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        sessions = connection.execute(_SESSIONS).fetchall()
+        for number, (id, parent, created) in enumerate(sessions, 1):
+            place = f"{name}:{number}"
+            info = {"id": id, "parentID": parent, "time": {"created": created}}
+            try:
+                messages = _messages(connection, id)
+            except (msgspec.DecodeError, TypeError, UnicodeError) as problem:
+                problems.append(Problem(place, f"a message of the session: {problem}"))
+                continue
+            yield LogLine(place, msgspec.json.encode({"info": info, "messages": messages}))
+
+
+def _messages(connection: sqlite3.Connection, session: str) -> list[dict[str, Any]]:
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for message, data in connection.execute(_PARTS, (session,)):
+        parts.setdefault(message, []).append(_decode(data))
+    return [
+        {"info": _decode(data) | {"id": message}, "parts": parts.get(message, [])}
+        for message, data in connection.execute(_MESSAGES, (session,))
+    ]
+
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def storage_lines(storage: Path, problems: list[Problem]) -> Iterator[LogLine]:
+    """The sessions of a tree: `session/<project>/<id>.json`, `message/<session>/<id>.json` and
+    `part/<message>/<id>.json`."""
+    for file in sorted((storage / "session").rglob("*.json")):
+        info = _object(file, problems)
+        if info is None:
+            continue
+        messages = [
+            {"info": message, "parts": _objects(storage / "part" / own.stem, problems)}
+            for own in sorted((storage / "message" / file.stem).glob("*.json"))
+            if (message := _object(own, problems)) is not None
+        ]
+        if messages:
+            yield LogLine(f"{file}:1", msgspec.json.encode({"info": info, "messages": messages}))
+
+
+def _objects(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
+    found = (_object(file, problems) for file in sorted(folder.glob("*.json")))
+    return [one for one in found if one is not None]
+
+
+def _object(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
+    try:
+        data = file.read_bytes()
+    except OSError as problem:
+        problems.append(Problem(str(file), f"cannot be read: {problem.strerror or problem}"))
+        return None
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        problems.append(Problem(str(file), decode_reason(problem, data)))
+        return None

@@ -1,0 +1,223 @@
+"""Session files of agent programs through `explain` and `simulate`: single files, folders, gzipped,
+databases and trees; answers that several files contain; prompts that must not be in a message."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from click.testing import CliRunner
+
+from anaphora.analysis.trace import Format
+from anaphora.analysis.trace.programs import PROGRAMS, ProgramName
+from anaphora.cli.common import anaphora
+from anaphora.cli.parameters import LOG_FORMATS
+
+SESSIONS = Path(__file__).parents[1] / "analysis" / "trace" / "sessions"
+SHARED = Path(__file__).parents[3] / "shared" / "sessions"
+RESUMED = ("030df228", "6b6f4218")
+#: In every prompt; no message may hold it.
+CANARY = "CANARY my diagnosis"
+Json = dict[str, Any]
+
+
+def run(command: str, *arguments: object) -> Any:
+    return CliRunner().invoke(anaphora, [command, *map(str, arguments)], catch_exceptions=False)
+
+
+def report(command: str, *arguments: object) -> Json:
+    ran = run(command, *arguments, "--json")
+    assert ran.exit_code in (0, 1), ran.stderr
+    found: Json = json.loads(ran.stdout)
+    return found
+
+
+def test_every_program_is_a_format() -> None:
+    assert get_args(ProgramName) == tuple(sorted(PROGRAMS, key=get_args(ProgramName).index))
+    programs = [name for one in get_args(Format) for name in get_args(one) or (one,)]
+    assert [*programs, "requests"] == LOG_FORMATS
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_resumed_session_is_billed_once(backwards: bool) -> None:
+    folder = SHARED / "claude_code"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    files = [next(folder.glob(f"{name}*")) for name in RESUMED]
+    found = report("simulate", *(files[::-1] if backwards else files))
+    # Each file alone: $103.57 and $137.79. The second repeats all answers of the first.
+    assert round(Decimal(found["total"]["billed"]["cost_usd"]), 2) == Decimal("137.79")
+    assert found["total"]["calls"] == 610
+    calls = {one["conversation"][:8]: one["calls"] for one in found["conversations"]}
+    assert calls == {"030df228": 538, "6b6f4218": 72}
+    (notice,) = found["notices"]
+    assert notice["place"] == str(files[1])
+    assert notice["reason"] == f"538 answers repeated from {files[0]}: counted once, there"
+    assert report("explain", *files)["summary"]["turns"] == 610
+
+
+def fixture(name: str, folder: Path) -> Path:
+    """The sessions of a program, as they lie on a user's disk."""
+    if name == "pi":
+        return Path(shutil.copytree(SESSIONS / "pi", folder / "sessions" / "--work--"))
+    database = folder / "opencode" / "opencode.db"
+    database.parent.mkdir()
+    database.write_bytes(gzip.decompress((SESSIONS / "opencode.db.gz").read_bytes()))
+    return database.parent
+
+
+CALLS = {"pi": 5, "opencode": 7}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_folder_of_a_program(name: str, tmp_path: Path) -> None:
+    folder = fixture(name, tmp_path)
+    found = report("simulate", tmp_path)
+    assert found["total"]["billed_calls"] == CALLS[name]
+    assert found["skipped"] == []
+    assert report("explain", folder)["summary"]["turns"] == CALLS[name]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_single_files_packed_or_not(name: str, tmp_path: Path) -> None:
+    files = [one for one in sorted(fixture(name, tmp_path).iterdir()) if one.is_file()]
+    assert report("simulate", *files)["total"]["billed_calls"] == CALLS[name]
+    packed = []
+    for file in files:
+        packed.append(file.with_name(f"{file.name}.gz"))
+        packed[-1].write_bytes(gzip.compress(file.read_bytes()))
+    assert report("simulate", *packed)["total"]["billed_calls"] == CALLS[name]
+    assert len(report("explain", *packed)["turns"]) == CALLS[name]
+
+
+def exported(database: Path) -> list[Json]:
+    """The sessions as `opencode export` writes them."""
+    with sqlite3.connect(database) as connection:
+        parts: dict[str, list[Json]] = {}
+        for id, message, data in connection.execute("SELECT id, message_id, data FROM part"):
+            parts.setdefault(message, []).append({"id": id, **json.loads(data)})
+        sessions = connection.execute("SELECT id, time_created FROM session").fetchall()
+        return [
+            {
+                "info": {"id": session, "projectID": "global", "time": {"created": created}},
+                "messages": [
+                    {"info": {"id": id, **json.loads(data)}, "parts": parts.get(id, [])}
+                    for id, data in connection.execute(
+                        "SELECT id, data FROM message WHERE session_id = ?", (session,)
+                    )
+                ],
+            }
+            for session, created in sessions
+        ]
+
+
+def test_the_tree_and_the_exports_of_opencode_hold_the_same_calls(tmp_path: Path) -> None:
+    database = fixture("opencode", tmp_path) / "opencode.db"
+    storage, exports = tmp_path / "tree" / "storage", tmp_path / "exports"
+    exports.mkdir()
+
+    def write(file: Path, value: Json) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(value))
+
+    for session in exported(database):
+        id = session["info"]["id"]
+        write(exports / f"{id}.json", session)
+        write(storage / "session" / "global" / f"{id}.json", session["info"])
+        for message in session["messages"]:
+            write(storage / "message" / id / f"{message['info']['id']}.json", message["info"])
+            for part in message["parts"]:
+                write(storage / "part" / message["info"]["id"] / f"{part['id']}.json", part)
+    totals = [
+        report("simulate", place)["total"]["billed"]
+        for place in (database, storage.parent, storage, exports)
+    ]
+    assert totals[1:] == totals[:1] * 3
+
+
+def test_a_database_of_another_program_is_reported(tmp_path: Path) -> None:
+    other = tmp_path / "opencode.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE session (id TEXT)")
+    ran = run("simulate", tmp_path)
+    assert ran.exit_code == 2
+    assert f"{other}: no database of opencode that can be read: no such column" in ran.stderr
+
+
+def test_files_beside_the_sessions_are_no_logs(tmp_path: Path) -> None:
+    folder = fixture("opencode", tmp_path)
+    (folder / "log").mkdir()
+    (folder / "log" / "opencode.log").write_text("started\n")
+    assert report("simulate", tmp_path)["skipped"] == []
+
+
+def claude_code() -> list[Json]:
+    usage = {"input_tokens": -4, "output_tokens": CANARY}
+    message = {"id": "m", "content": CANARY, "model": "claude-sonnet-4-5", "usage": usage}
+    return [
+        {"type": "user", "uuid": "u", "sessionId": "s", "message": {"content": CANARY}},
+        {"type": "assistant", "uuid": "a", "parentUuid": "u", "sessionId": "s", "message": message},
+    ]
+
+
+def codex() -> list[Json]:
+    item = {"type": "message", "role": "user", "content": CANARY}
+    info = {"last_token_usage": {"input_tokens": CANARY}}
+    return [
+        {"type": "response_item", "payload": item},
+        {"type": "event_msg", "payload": {"type": "token_count", "info": info}},
+    ]
+
+
+def gemini_cli() -> list[Json]:
+    answer = {"type": "gemini", "id": "a", "content": CANARY, "tokens": {"input": CANARY}}
+    return [{"sessionId": "s", "projectHash": "h"}, {"type": "user", "content": CANARY}, answer]
+
+
+def copilot() -> list[Json]:
+    usage = {"apiCallId": "c", "inputTokens": CANARY, "outputTokens": 5}
+    events = [
+        ("session.start", {"sessionId": "s"}),
+        ("user.message", {"content": CANARY}),
+        ("session.usage_record", {"usage": usage}),
+        ("assistant.message", {"content": CANARY, "apiCallId": "c"}),
+    ]
+    return [
+        {"type": type, "data": data, "id": f"e{n}", "parentId": None}
+        for n, (type, data) in enumerate(events)
+    ]
+
+
+def pi() -> list[Json]:
+    message = {"role": "assistant", "content": CANARY, "usage": {"input": CANARY}}
+    return [
+        {"type": "session", "id": "s", "timestamp": 1e9, "cwd": "/"},
+        {"type": "message", "id": "1", "parentId": None, "message": message},
+    ]
+
+
+def opencode() -> list[Json]:
+    info = {"id": "1", "role": "assistant", "tokens": {"input": CANARY}}
+    parts = [{"type": "text", "text": CANARY}]
+    return [{"info": {"id": "s"}, "messages": [{"info": info, "parts": parts}]}]
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+@pytest.mark.parametrize("make", [claude_code, codex, gemini_cli, copilot, pi, opencode])
+def test_no_prompt_is_in_a_message_about_an_invalid_file(
+    make: Any, command: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "session.jsonl"
+    lines = [json.dumps(line) for line in make()]
+    file.write_text("\n".join([*lines, lines[-1][:-5]]) + "\n")
+    ran = run(command, file)
+    assert ran.exit_code == 2
+    assert ran.stderr.count(str(file)) >= 2
+    assert "usage." in ran.stderr
+    assert "CANARY" not in ran.stdout + ran.stderr
