@@ -2,12 +2,12 @@
 
     python bench/simulator.py [--traces DIR]... [--sessions DIR]... [--calls 1000000]
 
-Each prediction uses only the calls before it. Beside ours stands a plain chain: a call reads what the
-call before it left in the cache, which is what that read and wrote at markers, or all of its prompt
-in whole granules where there are none, if that was within the TTL. A pair is a billed call with such
-a call before it; hit, partial and miss show how much of that was read. Losses are planted in
-conversations with the emulator, and the verdicts on them counted. `--calls 0` leaves the cost out,
-`--no-planted` the verdicts.
+Each prediction uses only the calls before it. Beside ours stands a plain chain: a call reads what
+the call before it left in the cache, which is what that read and wrote at markers, or all of its
+prompt in whole granules where there are none, if that was within the TTL. A pair is a billed call
+with such a call before it; hit, partial and miss show how much of that was read. Losses are planted
+in conversations with the emulator, and the verdicts on them counted. `--calls 0` leaves the cost
+out, `--no-planted` the verdicts.
 """
 
 from __future__ import annotations

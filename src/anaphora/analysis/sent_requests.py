@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import (
     Diagnosis,
     Prediction,
@@ -62,6 +63,14 @@ class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
 _NO_DEFAULTS = RequestDefaults()
 
 
+class BegunRules(msgspec.Struct, eq=False):
+    """What all calls of a conversation with one model have in common."""
+
+    rules: CacheRules | None = None
+    """The rules that it began with; None: the catalog's."""
+    conversation: Hashable = None
+
+
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     place: str
     sent: SentCall
@@ -84,6 +93,12 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The provider's variant of the wire; None where it has none."""
     rules: CacheRules
     profile: Profile
+    begun: BegunRules = msgspec.field(default_factory=BegunRules)
+
+    @property
+    def used_rules(self) -> CacheRules:
+        """The rules that its conversation began with."""
+        return self.rules if self.begun.rules is None else self.begun.rules
 
 
 def is_request(fields: dict[str, Any]) -> bool:
@@ -324,10 +339,18 @@ class RequestPairs:
     """Finds for each request the one before it: of its model at its host, else of the model or host
     that its conversation changed from."""
 
-    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
-        """`most_bytes` limits the prompts of the requests that are remembered."""
+    def __init__(
+        self,
+        most_calls: int = 4096,
+        most_bytes: int = 64 * 1024 * 1024,
+        *,
+        steps: LearnedSteps | None = None,
+    ) -> None:
+        """`most_bytes` limits the prompts of the requests that are remembered. `steps` is what
+        earlier bills have shown, and learns from these."""
         self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
         """The one model and host of a provider whose requests were seen; None where there are
         several, and only then are they remembered anywhere."""
@@ -356,7 +379,24 @@ class RequestPairs:
                 grown = len(sent.rendered) > len(other.call.sent.rendered)
                 earlier = other if grown else earlier
         prompt.hashed = None
+        self._learn(request, earlier)
         return earlier
+
+    def _learn(self, request: SentRequest, earlier: EarlierCall[SentRequest] | None) -> None:
+        """Gives a request the rules of its conversation, and learns from its bill for later
+        conversations."""
+        sent, begun = request.sent, request.begun
+        begun.conversation = object()
+        if earlier is not None and earlier.continues:
+            before = earlier.call
+            begun.conversation = before.begun.conversation
+            if (before.model, before.sent.route) == (request.model, sent.route):
+                begun.rules = before.begun.rules
+        if begun.rules is None:
+            begun.rules = self._steps.begin(sent.route, request.rules)
+        if sent.usage is not None:
+            read, conversation = sent.usage.read, begun.conversation
+            self._steps.learn(sent.route, request.rules, read, conversation=conversation)
 
 
 def _remember(
@@ -376,10 +416,10 @@ def _remember(
 
 
 def paired(
-    requests: Iterable[SentRequest],
+    requests: Iterable[SentRequest], steps: LearnedSteps | None = None
 ) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
     """Each request with the one before it."""
-    pairs = RequestPairs()
+    pairs = RequestPairs(steps=steps)
     for request in requests:
         yield pairs.add(request), request
 
@@ -389,7 +429,7 @@ def judge_request(
 ) -> tuple[SentCall | None, Verdict, Prediction | None]:
     """The verdict on a request, what it is judged against, and the prediction by their markers,
     where that was made for the verdict."""
-    sent, rules = request.sent, request.rules
+    sent, rules = request.sent, request.used_rules
     before = comparable(earlier, sent.rendered, rules, at=sent.at)
     later, expected = sent, None
     if before is not None:

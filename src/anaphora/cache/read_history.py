@@ -20,7 +20,7 @@ KEPT = "kept"
 #: What the rules say counts like so many bills.
 _PRIOR = 40.0
 #: A prediction is ahead of another by so many standard deviations, and one right call more.
-_DEVIATIONS = 1.5
+_DEVIATIONS = 2.0
 #: What an earlier bill counts beside the next one.
 _FADING = 0.98
 #: The same where the last few bills decide.
@@ -69,18 +69,18 @@ class _Counts:
             self._weigh_anew()
         weight, kept = self._weight, candidates.get(KEPT, 0)
         happened = read_class(read, kept)
-        points: dict[str, float] = {}
+        points: dict[str, int] = {}
         for name, tokens in candidates.items():
             exact, alike = tokens == read, read_class(tokens, kept) == happened
             self._exact[name] = self._exact.get(name, 0.0) + weight * exact
             self._alike[name] = self._alike.get(name, 0.0) + weight * alike
             self._last[name] = self._last.get(name, 0.0) * _FORGETTING + exact
-            points[name] = weight * (exact + alike)
+            points[name] = exact + alike
         for name, better in points.items():
             won = self._won.setdefault(name, {})
             for other, worse in points.items():
                 if better > worse:
-                    won[other] = won.get(other, 0.0) + better - worse
+                    won[other] = won.get(other, 0.0) + weight
         if expected:
             self._expected += weight
             self._missed += weight * (not read)

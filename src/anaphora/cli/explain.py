@@ -30,6 +30,7 @@ from anaphora.analysis.sent_requests import (
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
+from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
@@ -52,7 +53,7 @@ from .log_files import (
     unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
-from .terminal import RESULT_COLOURS, Line, detail_lines, print_report
+from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
@@ -107,6 +108,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
+    learned: tuple[LearnedRow, ...] = ()
+    """Where the bills contradict the catalog."""
 
 
 @click.command()
@@ -158,6 +161,7 @@ def command(
         problems=problems,
         notices=notices,
         unpriced=explainer.prices.unpriced,
+        learned=explainer.steps.learned,
     )
     print_report(explained, _lines(explained, everything), as_json=as_json)
     if not example:
@@ -168,6 +172,7 @@ def command(
 class _Explainer:
     def __init__(self, defaults: RequestDefaults) -> None:
         self.prices = PriceBook(time.time())
+        self.steps = LearnedSteps()
         self.problems: list[Problem] = []
         self._defaults = defaults
         self._guesses: set[str] = set()
@@ -185,7 +190,8 @@ class _Explainer:
             lines = records_of(file, self.problems)
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
-                yield from _with_side_calls(self._judged(paired(self._requests(lines))))
+                pairs = paired(self._requests(lines), self.steps)
+                yield from _with_side_calls(self._judged(pairs))
             elif detected is not None:
                 found = answers.once(str(file), trace.read(detected, iter(lines)))
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
@@ -275,7 +281,7 @@ class _Explainer:
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
         for call, model, verdict in judge_traces(
-            (entry.trace for entry in entries), self.prices.price
+            (entry.trace for entry in entries), self.prices.price, self.steps
         ):
             yield ExplainedCall(
                 place=places[call.trace],
@@ -316,7 +322,8 @@ def verdicts_of_requests(
     for file in files_in(tuple(places), []):
         lines = records_of(file, [])
         if (format_ or detect(lines, is_request)) == "requests":
-            for call in _with_side_calls(explainer._judged(paired(explainer._requests(lines)))):
+            pairs = paired(explainer._requests(lines), explainer.steps)
+            for call in _with_side_calls(explainer._judged(pairs)):
                 found[call.place] = call.verdict
     return found
 
@@ -371,6 +378,7 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     if total.broke:
         among = f"{total.broke} of {total.partial + total.miss}"
         yield f"partial or missed because the prefix broke: {among}", "red"
+    yield from learned_lines(explained.learned)
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 

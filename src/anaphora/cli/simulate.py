@@ -16,6 +16,7 @@ from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
 from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
+from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.simulator.chances import (
     CallChance,
     ExpectedUsage,
@@ -125,6 +126,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What to know about the input, such as a model without rows of its own."""
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
+    learned: tuple[LearnedRow, ...] = ()
+    """Where the bills contradict the catalog."""
 
 
 @click.command()
@@ -194,11 +197,12 @@ def _simulate(
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
     traces = [source.trace for source in sources]
+    predictor = Predictor(elsewhere=elsewhere)
     calls: Iterator[tuple[Predicted, TraceVerdict | None]]
     if elsewhere is None:
-        calls = judge_calls(traces, prices.price)
+        calls = judge_calls(traces, predictor, prices.price)
     else:
-        calls = ((call, None) for call in Predictor(elsewhere=elsewhere).play(traces))
+        calls = ((call, None) for call in predictor.play(traces))
     rows = []
     for call, found in tracked(calls, "simulating", total=count):
         source = by_id[call.trace]
@@ -218,6 +222,7 @@ def _simulate(
         not_compared=problems_of(problems, "not_compared"),
         notices=problems_of(problems, "notice"),
         unpriced=prices.unpriced,
+        learned=predictor.steps.learned,
     )
 
 

@@ -16,7 +16,7 @@ from anaphora.cache.verdict import format_usd
 from anaphora.wording import counted
 
 from .log_files import unpriced_note
-from .terminal import Line, Rows, problem_lines, table
+from .terminal import Line, Rows, learned_lines, problem_lines, table
 
 if TYPE_CHECKING:
     from .simulate import CallRow, CallTotals, SimulationReport
@@ -44,6 +44,7 @@ def page_lines(report: SimulationReport) -> Iterator[Line]:
         if report.unpriced:
             reason = unpriced_note(report.unpriced)
         yield f"\ncost unknown: {reason}", "dim"
+    yield from learned_lines(report.learned)
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
     yield from problem_lines("Notices", report.notices)

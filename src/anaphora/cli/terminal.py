@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anaphora import values
+from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.verdict import Result, Verdict
 from anaphora.wording import visible
 
@@ -292,3 +293,9 @@ def detail_lines(verdict: Verdict) -> Iterator[Line]:
     expected, billed = verdict.predicted, verdict.billed
     if billed is not None and expected not in (None, billed) and verdict.result in MISSED:
         yield f"    predicted {expected:,} read, billed {billed:,}", "dim"
+
+
+def learned_lines(rows: Iterable[LearnedRow]) -> Iterator[Line]:
+    """Where the bills contradict the catalog."""
+    for line in dict.fromkeys(f"{row.provider}/{row.model}: {row.text}" for row in rows):
+        yield visible(line)

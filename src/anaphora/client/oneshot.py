@@ -5,7 +5,7 @@ with each call, also the prompt, so that the next call can be judged."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from anaphora.cache import PrefixIndex
 from anaphora.cache.comparison import comparable
 from anaphora.cache.plan import SingleCallPlanner, is_conversation
 from anaphora.cache.verdict import SentCall, Verdict, judge, saved_usd
-from anaphora.catalog import Price
+from anaphora.catalog import CacheRules, Price
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
@@ -30,8 +30,11 @@ from .turn import Caller, TurnRequest
 _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
 
 
-class _ComparedCall(msgspec.Struct, frozen=True, eq=False):
+class _ComparedCall(msgspec.Struct, eq=False):
     sent: SentCall
+    rules: CacheRules
+    """Those that its conversation began with."""
+    conversation: Hashable
 
 
 class ComparedCalls:
@@ -46,9 +49,14 @@ class ComparedCalls:
         """The verdict on a call, and how many tokens were predicted to be read. Remembers it."""
         endpoint, rendered = target.endpoint, sent.rendered
         scope = endpoint.id, endpoint.wire_name, target.model
-        earlier = self._index.add(rendered, _ComparedCall(sent), scope=scope, reply_id=reply_id)
-        before = comparable(earlier, rendered, target.rules, at=sent.at)
-        verdict = judge(before, sent, target.rules, price=price, profile=target.profile)
+        call = _ComparedCall(sent, target.begun().rules, object())
+        earlier = self._index.add(rendered, call, scope=scope, reply_id=reply_id)
+        if earlier is not None and earlier.continues:
+            call.rules, call.conversation = earlier.call.rules, earlier.call.conversation
+        before = comparable(earlier, rendered, call.rules, at=sent.at)
+        verdict = judge(before, sent, call.rules, price=price, profile=target.profile)
+        if sent.usage is not None:
+            target.learn(sent.usage.read, conversation=call.conversation)
         return verdict, verdict.predicted
 
 
@@ -143,6 +151,8 @@ class OneShot(Caller):
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:
             flight.guarded("verdict_failed", None, self._judge, flight, prepared, price)
+        elif not flight.batch:
+            flight.target.learn(reply.usage.read, conversation=object())
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from anaphora import catalog, wire
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import looks_like_key, shown_name, shown_url
@@ -69,6 +72,10 @@ class Endpoint(OutgoingRequests):
         self.host = urlsplit(self.base_url).netloc
         self._gate = Gate.of(self.config.limits)
         self._targets: dict[str, Target] = {}
+        self.steps = LearnedSteps()
+        """What the bills of this provider show, by unmasked usage."""
+        self._learned: dict[str, Target] = {}
+        """By model: where the bills contradict the catalog."""
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
@@ -88,6 +95,20 @@ class Endpoint(OutgoingRequests):
                 self._gate.limiter.forget(oldest.gate.lane)
             self._targets[target.model] = target
         return target
+
+    def begun(self, target: Target) -> Target:
+        """The target of a conversation that begins now: with the steps of reads that bills have
+        shown, where the catalog's do not hold."""
+        rules = self.steps.begin(self.host, target.rules)
+        if rules is target.rules:
+            return target
+        learned = self._learned.get(target.model)
+        if learned is None or learned.rules is not rules:
+            learned = replace(target, rules=rules, memory=AppMemory(rules))
+            if len(self._learned) >= _MOST_TARGETS:
+                self._learned.clear()
+            self._learned[target.model] = learned
+        return learned
 
     def block(self, model: str, until: float) -> None:
         """Sends no call of a model before a time, which is monotonic; of one that was called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,6 +54,14 @@ class Target(msgspec.Struct, frozen=True, eq=False):
                 self.prices.clear()
             self.prices[key] = find_price(self, at, tier, batch=batch)
         return self.prices[key]
+
+    def begun(self) -> Target:
+        """The target of a conversation that begins now, which keeps it to its end."""
+        return self.endpoint.begun(self)
+
+    def learn(self, read: int | None, *, conversation: Hashable) -> None:
+        """Learns from a bill in which steps reads come."""
+        self.endpoint.steps.learn(self.endpoint.host, self.rules, read, conversation=conversation)
 
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
         """The call as the provider gets it. An error names a parameter as the app wrote it:

@@ -86,6 +86,8 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Call tools in generated replies. Forced tools are called in any case."""
     remembered: int = 1000
     """How many calls the journal keeps."""
+    rows: str = ""
+    """Rows of the catalog, as TOML, by which models cache otherwise than by the shipped ones."""
 
 
 class Engine:
@@ -103,7 +105,7 @@ class Engine:
         self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
         self._windows = UsageWindows()
-        self._billing = Billing()
+        self._billing = Billing(options.rows)
         self.routes = RouteTable(self._billing, self._ids)
         for host in self.routes.hosts.values():
             host.run, host.background = self._run_batched, options.background

@@ -74,6 +74,9 @@ class Generator:
                 body, dropped = kept
                 call = route.codec.parse(body, route.path)
                 rendered, facts = self._split(body, route)
+        shown = request.host.without_earlier_thinking(complete, facts.profile)
+        if shown is not None:
+            rendered, facts = self._split(shown, route)
         plan = request_plan(rendered, facts.rules, call.ir.cache.mode)
         if complete.held is not None:
             if complete.held_model != rendered.model:

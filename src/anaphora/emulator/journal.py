@@ -51,7 +51,10 @@ class ModelFacts(msgspec.Struct, frozen=True):
 class Billing:
     """The prompt cache of every model that was called."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: str = "") -> None:
+        """`rows` are rows of the catalog on top of the shipped ones."""
+        shipped = catalog.shipped()
+        self._catalog = shipped.with_rows(rows) if rows else shipped
         self._simulators: OrderedDict[tuple[str, str, str], Simulator] = OrderedDict()
         self._facts: dict[tuple[str, str, str], ModelFacts] = {}
 
@@ -61,8 +64,11 @@ class Billing:
         if facts is None:
             if len(self._facts) > 4 * _MODELS:
                 self._facts.clear()
-            profile = catalog.profile(provider, model)
-            facts = ModelFacts(provider, wire, profile, catalog.rules(provider, model, wire))
+            profile, rules = (
+                self._catalog.profile(provider, model),
+                self._catalog.rules(provider, model, wire),
+            )
+            facts = ModelFacts(provider, wire, profile, rules)
             self._facts[key] = facts
         return facts
 

@@ -250,7 +250,7 @@ class CallJudge:
             judged.predicted = (
                 predicted_usage(expected)
                 if expected is not None
-                else predict_usage(before, sent, request.rules)
+                else predict_usage(before, sent, request.used_rules)
             )
         self.compared(call, request, members, earlier, price)
         if before is not None and earlier is not None:

@@ -4,8 +4,8 @@ a token, and how long the beginnings are that a recording leaves out."""
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections import Counter
+from bisect import insort
+from collections import Counter, deque
 from collections.abc import Hashable
 
 import msgspec
@@ -25,6 +25,8 @@ _NOT_SHARED = 2
 _AT_RANDOM = 2
 #: Seconds in which no provider is known to drop entries: a miss has another reason.
 _SHORTEST_LIFE = 60.0
+#: The latest idle times that are remembered.
+_MOST_SEEN = 200
 #: Seconds by which idle times differ at least.
 _LEAST_GAP = 0.001
 
@@ -193,32 +195,32 @@ class Lifetime:
     def __init__(self, stated: float) -> None:
         self.stated = stated
         """Seconds, by the rules."""
-        self._found: list[float] = []
-        self._gone: list[float] = []
+        self._seen: list[tuple[float, bool]] = []
         """Idle times after which the prompt was read or not, in order."""
-
-    @property
-    def seconds(self) -> float:
-        """Less than the shortest idle time after which more prompts were gone than were found after
-        that time or a longer one."""
-        first = bisect_left(range(len(self._gone)), True, key=self._expired)
-        return self._gone[first] - _LEAST_GAP if first < len(self._gone) else math.inf
+        self._latest: deque[tuple[float, bool]] = deque()
+        self.seconds = math.inf
+        """Less than the shortest idle time such that after that time or a longer one, more prompts
+        were gone than found, and by as many as for no other time."""
 
     @property
     def shown(self) -> float:
         """The longest of the stated time and those after which something was read."""
-        return min(self.seconds, max([self.stated, *self._found[-1:]]))
+        found = (idle for idle, found in reversed(self._seen) if found)
+        return min(self.seconds, max(self.stated, next(found, 0.0)))
 
     def learn(self, idle: float, *, found: bool) -> None:
         """A prompt was idle for so many seconds, and then read or not."""
-        if idle > _SHORTEST_LIFE:
-            insort(self._found if found else self._gone, idle)
-
-    def _expired(self, index: int) -> bool:
-        """Whether prompts are gone after the idle time of that index."""
-        idle = self._gone[index]
-        found = len(self._found) - bisect_left(self._found, idle)
-        return index + 1 - _AT_RANDOM > found
+        if idle <= _SHORTEST_LIFE:
+            return
+        insort(self._seen, (idle, found))
+        self._latest.append((idle, found))
+        if len(self._latest) > _MOST_SEEN:
+            self._seen.remove(self._latest.popleft())
+        gone, most, self.seconds = 0, _AT_RANDOM, math.inf
+        for seconds, read in reversed(self._seen):
+            gone += -1 if read else 1
+            if gone > _AT_RANDOM and gone >= most:
+                most, self.seconds = gone, seconds - _LEAST_GAP
 
 
 class Account:

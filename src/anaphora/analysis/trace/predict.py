@@ -7,19 +7,22 @@ a call reads what the previous call of the conversation left in the cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.cache.bill_errors import BillRange
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.simulator import Chance, Outcome, Simulator
+from anaphora.catalog import CacheRules
+from anaphora.catalog.names import GATEWAYS
 
 from .account import Account
 from .blocks import KnownBlocks
 from .differences import why_different
 from .entry_bills import EntryBills
-from .format import Trace, TraceUsage
+from .format import Trace, TraceCall, TraceUsage
 from .prompts import Replay, in_order, is_marked, left_by
 from .sent_blocks import CallPrompt
 
@@ -60,6 +63,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     ends_only: bool = False
     """Its start is not recorded."""
     implicit: bool = False
+    rules: CacheRules | None = None
+    """Those that it was predicted by."""
     granule: int = 1
     bill_range: BillRange | None = None
     """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
@@ -104,16 +109,22 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 class Predictor:
     """Replays conversations in the order they happened, those of one account together."""
 
-    def __init__(self, *, elsewhere: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, *, elsewhere: tuple[str, str] | None = None, steps: LearnedSteps | None = None
+    ) -> None:
         """`elsewhere` is a provider and model to replay everything on instead of its own. The bills
-        then give the lengths of the prompts, and nothing about the cache."""
+        then give the lengths of the prompts, and nothing about the cache. `steps` is what earlier
+        bills have shown of those, and learns from these."""
         self._elsewhere = elsewhere
         self._accounts: dict[tuple[str | None, str, str, str | None], Account] = {}
         """By account, provider, the model of the conversation, and wire."""
-        self._simulators: dict[tuple[str | None, str, str, str | None], Simulator] = {}
-        """By the same, with the model of the call."""
+        self._simulators: dict[Hashable, Simulator] = {}
+        """By the same, with the model of the call and the lengths that its reads may have."""
         self._entries: dict[tuple[str | None, str], EntryBills] = {}
         """By account and provider."""
+        self.steps = LearnedSteps() if steps is None else steps
+        self._hosts: dict[tuple[str | None, str], str] = {}
+        """The hosts that gateways chose last, by the same."""
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
@@ -135,7 +146,9 @@ class Predictor:
 
     def _simulator(self, replay: Replay) -> Simulator:
         """The cache that the current call uses."""
-        key = replay.trace.account, replay.provider, replay.rules.model, replay.wire
+        rules = replay.rules
+        lengths = rules.granule_tokens.value, rules.offset, rules.minimum_tokens.value
+        key = replay.trace.account, replay.provider, rules.model, replay.wire, lengths
         if key not in self._simulators:
             self._simulators[key] = Simulator(replay.rules)
         return self._simulators[key]
@@ -151,6 +164,8 @@ class Predictor:
             replay.move(call, billed, account, first=before is None)
         in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
+        if self._elsewhere is None:
+            replay.use_learned(self.steps, self._host(replay))
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
         began = None if before is None else before.at
@@ -190,6 +205,8 @@ class Predictor:
             replay.before = call
             if predicted is not None:
                 entry.learn(predicted, situation, billed, rules)
+                host = self._host(replay, call)
+                self.steps.learn(host, replay.row, billed.cache_read, conversation=trace.id)
                 replay.reads.add(situation, billed, left_by(call, rules) or 0)
                 if before is None and replay.begun is not None:
                     entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
@@ -206,16 +223,25 @@ class Predictor:
             outcome=outcome if predicted is None else predicted.outcome,
             chances=chances if predicted is None else predicted.chances,
             billed=billed,
-            baseline=None if before is None else left_by(before, rules),
+            baseline=None if before is None else left_by(before, replay.row),
             lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=not is_marked(call, rules),
             bill_range=None if predicted is None else predicted.bill_range,
+            rules=rules,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
+
+    def _host(self, replay: Replay, call: TraceCall | None = None) -> Hashable:
+        """Who serves the calls of a conversation: the host that the gateway chose for a call, which
+        its note names; of one that was not made yet, the last."""
+        place = replay.trace.account, replay.provider
+        if call is not None and replay.provider in GATEWAYS and call.note:
+            self._hosts[place] = call.note
+        return *place, self._hosts.get(place, "")
 
     def _outcomes(
         self,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
 from anaphora import catalog
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
@@ -80,7 +81,10 @@ class Replay:
             profile = catalog.profile(self.provider, self.model)
         except InvalidRequest as problem:
             raise problem.within(f"{trace.id}.provider") from None
-        self.rules = catalog.rules(self.provider, self.model, self.wire)
+        self.row = self.rules = catalog.rules(self.provider, self.model, self.wire)
+        """The catalog's rules of the model that is called, and those that the conversation began
+        with: others, where earlier bills contradict the catalog."""
+        self._begun: dict[str, CacheRules] = {}
         self._known = known
         self._profile = profile
         per_token = home_per_token = profile.bytes_per_token.value
@@ -170,7 +174,8 @@ class Replay:
         self.recorded_model = self._params.model
         if not self._moved:
             self.called_model = self.recorded_model
-            self.rules = catalog.rules(self.provider, self.called_model, self.wire)
+            self.row = catalog.rules(self.provider, self.called_model, self.wire)
+            self.rules = self._begun.get(self.row.model, self.row)
         return {**params, "model": self.rules.model.encode()}
 
     def situation(
@@ -201,6 +206,13 @@ class Replay:
             idle=idle is not None and idle > (lifetime or 0.0),
             marked=marked,
         )
+
+    def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:
+        """From here on the rules of a model that is called for the first time are those of earlier
+        bills, where these contradict the catalog."""
+        if self.row.model not in self._begun:
+            self._begun[self.row.model] = steps.begin(host, self.row)
+        self.rules = self._begun[self.row.model]
 
     def sent(self, call: TraceCall) -> SentBlocks:
         """The blocks of a call, until the next one is asked for."""
@@ -294,8 +306,8 @@ class Replay:
         return unknown and before is not None and blocks.drops_thinking(before, call)
 
     def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
-        """At each user turn after thinking: a read of the beginning alone shows that it was dropped,
-        and so resent; a read of all, that it was not."""
+        """At each user turn after thinking: a read of the beginning alone shows that it was
+        dropped, and so resent; a read of all, that it was not."""
         before, blocks = self.before, self.blocks
         if before is None or before.usage is None or not blocks.may_strip:
             return

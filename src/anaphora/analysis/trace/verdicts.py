@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import SentCall, Verdict, judge, side_call
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Price
@@ -32,19 +33,22 @@ class TraceVerdict(NamedTuple):
     verdict: Verdict
 
 
-def judge_traces(traces: Iterable[Trace], price: Pricing | None = None) -> Iterator[TraceVerdict]:
-    """A verdict for every billed call, in the order in which they happened."""
-    for _, judged in judge_calls(traces, price):
+def judge_traces(
+    traces: Iterable[Trace], price: Pricing | None = None, steps: LearnedSteps | None = None
+) -> Iterator[TraceVerdict]:
+    """A verdict for every billed call, in the order in which they happened. `steps` is what bills
+    of other conversations have shown, and learns from these."""
+    for _, judged in judge_calls(traces, Predictor(steps=steps), price):
         if judged is not None:
             yield judged
 
 
 def judge_calls(
-    traces: Iterable[Trace], price: Pricing | None = None
+    traces: Iterable[Trace], predictor: Predictor, price: Pricing | None = None
 ) -> Iterator[tuple[Predicted, TraceVerdict | None]]:
     """Every call in the order in which they happened; those with a bill have a verdict."""
     rendered = {trace.id: _RenderedTrace(trace) for trace in traces}
-    for predicted in Predictor().play([each.trace for each in rendered.values()]):
+    for predicted in predictor.play([each.trace for each in rendered.values()]):
         billed = predicted.billed is not None
         yield predicted, rendered[predicted.trace].judge(predicted, price) if billed else None
 
@@ -65,7 +69,7 @@ class _RenderedTrace:
         call, provider = self.trace.calls[predicted.call], predicted.provider
         params = self._params.after(call, in_loop=predicted.in_loop)
         model = self._params.model
-        rules = catalog.rules(provider, model, predicted.wire)
+        rules = predicted.rules or catalog.rules(provider, model, predicted.wire)
         profile = catalog.profile(provider, model)
         params["model"] = rules.model.encode()
         rendered = self._rendered(call, model, params, profile.bytes_per_token.value)

@@ -194,7 +194,7 @@ class KeptConversation(Caller):
             for one in saved.states:
                 target = self._route.find(one.provider, one.model)
                 if target is not None:
-                    state = states[target] = ProviderState(target)
+                    state = states[target] = ProviderState(target.begun())
                     restore_state(state, one, here=saved.process == keeper.process)
                     if one.handle is not None:
                         state.handles = Handles(state, self._holders)
@@ -265,7 +265,8 @@ class KeptConversation(Caller):
         except Exception as problem:
             keeper.reject(problem)
             self._load_notices = keeper.notices
-            state = self._states[state.target] = ProviderState(state.target)
+            target = next(target for target, one in self._states.items() if one is state)
+            state = self._states[target] = ProviderState(state.target)
         return state
 
     def _load_now(self) -> None:

@@ -111,6 +111,7 @@ class ProviderState(ProviderMemory):
             kept = made.outcome.kept
         self.bills = updated_bills(sent, rules, kept, planner.counts(rendered))
         self.sent, self.simulated, self.past = sent, made, None
+        self.target.learn(usage.read, conversation=self._conversation)
         return Judgement(facts)
 
     def prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:

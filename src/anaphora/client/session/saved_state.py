@@ -45,6 +45,8 @@ class ProviderMemory:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.endpoint = target.endpoint
+        self._conversation = object()
+        """Tells its bills from those of other conversations."""
         self.sent: SentCall | None = None
         self.simulated: SentTurn | None = None
         """The same for the simulator."""

@@ -293,5 +293,5 @@ class SessionTurns(KeptConversation):
     def _state(self, target: Target) -> ProviderState:
         state = self._states.get(target)
         if state is None:
-            state = self._states[target] = ProviderState(target)
+            state = self._states[target] = ProviderState(target.begun())
         return state

@@ -146,6 +146,7 @@ class CallBill:
         self.usage = reply.usage
         if remembered is None:
             return
+        flight.target.learn(reply.usage.read, conversation=remembered.conversation)
         if self._builder.masked:
             expected = self._builder.own_reads(flight.target.rules)
             self.usage, self.hidden = own_usage(reply.usage, expected, prepared.plan)

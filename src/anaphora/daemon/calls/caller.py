@@ -397,9 +397,11 @@ class DelegatedCall(Caller):
         if remembered is None:
             return None
         target = flight.target
+        # What a call may read of its app's own is counted by the catalog's rules.
+        learned = None if self._builder.masked else remembered.rules
         return self._tools.memory.judge(
             remembered,
-            target.rules,
+            target.rules if learned is None else learned,
             price=target.price(flight.sent_at or time.time(), service_tier(prepared)),
             profile=target.profile,
             diagnosis=None if reply is None or self._builder.masked else diagnosis_of(reply),

@@ -63,6 +63,8 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
 
     line: SharedLine | None = None
     """Where it is saved for other nodes."""
+    rules: CacheRules | None = None
+    """Those that its conversation began with, for verdicts; None: not known."""
 
     @property
     def continues(self) -> bool:
@@ -132,6 +134,7 @@ class CallMemory:
         found = _later(found, elsewhere)
         if found is not None and found.continues:
             call.conversation, call.turn = found.call.conversation, found.call.turn + 1
+            call.rules = found.call.rules
         else:
             call.conversation = secrets.token_hex(8)
         call.earlier = _answered(found)

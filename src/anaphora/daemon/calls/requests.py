@@ -370,6 +370,8 @@ class RequestBuilder:
         remembered = self.remembered = self._memory.begin(
             read, scope=scope, at=now, own=own, elsewhere=elsewhere
         )
+        if remembered.rules is None:
+            remembered.rules = target.begun().rules
         if self._conversation is not None:
             remembered.conversation, remembered.turn = self._conversation
         place = self._place = PrefixScope(

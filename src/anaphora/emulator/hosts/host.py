@@ -242,6 +242,11 @@ class Host:
         dropped; None where there is none. Raises where the provider rejects it."""
         return None
 
+    def without_earlier_thinking(self, complete: CompleteBody, profile: Profile) -> bytes | None:
+        """The body as the model gets it, without the thinking of earlier turns; None where that is
+        all of it."""
+        return None
+
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:

@@ -355,6 +355,26 @@ class OpenAIResponsesHost(OpenAIHost):
         )
         self._stored.add(request.workspace, reply.id, stored)
 
+    def without_earlier_thinking(self, complete: CompleteBody, profile: Profile) -> bytes | None:
+        strips = profile.strips_thinking
+        if b'"reasoning"' not in complete.body or not (strips.value and strips.verified):
+            return None
+        items = [decode_value(item, "input") for item in complete.items]
+        is_user = [isinstance(item, dict) and item.get("role") == "user" for item in items]
+        turn = max((index for index, user in enumerate(is_user) if user), default=0)
+        earlier = {
+            index
+            for index, item in enumerate(items[:turn])
+            if isinstance(item, dict) and item.get("type") == "reasoning"
+        }
+        body = msgspec.json.decode(complete.body, type=dict[str, msgspec.Raw])
+        wanted = decode_value(body.get("reasoning", NULL), "reasoning")
+        if not earlier or nested(wanted, "context") == "all_turns":
+            return None
+        kept = [item for index, item in enumerate(complete.items) if index not in earlier]
+        body["input"] = msgspec.Raw(b"[" + b",".join(kept) + b"]")
+        return msgspec.json.encode(body)
+
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
             return None, 0

@@ -7,12 +7,13 @@ are changed before it renders and after it parses, counts and errors after it re
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from anaphora import errors
+from anaphora import catalog, errors
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect, Profile
 from anaphora.catalog.dialects import ErrorKind, ErrorShape, UsageShape
@@ -57,6 +58,39 @@ from .requests import (
     with_unsupported,
 )
 
+#: Wires that render the system prompt before the tools.
+_SYSTEM_FIRST = ("openai_chat", "openai_responses", "ollama")
+
+
+@functools.lru_cache(maxsize=1024)
+def _hashes_tools_first(provider: str, model: str, wire: str) -> bool:
+    """Whether a model without markers hashes tools before the system prompt."""
+    if provider not in catalog.shipped().entries:
+        return False
+    rules = catalog.rules(provider, model, wire)
+    order = rules.hash_order.value
+    return not rules.slots.value and order.index("tools") < order.index("system")
+
+
+def _swapped(rendered: Rendered, *sections: str) -> Rendered:
+    """The same with its first two runs in the other order, where they are of these sections."""
+    runs, count = rendered.runs, rendered.cacheable
+    if tuple(run.section for run in runs[:2]) != sections:
+        return rendered
+    one, two, *rest = runs
+    if count < one.count:  # the first one changes from turn to turn
+        count += two.count
+    elif count < one.count + two.count:
+        count -= one.count
+    before = rendered.body_order or range(len(runs))
+    order = [{0: 1, 1: 0}.get(index, index) for index in before]
+    return msgspec.structs.replace(
+        rendered,
+        runs=(two, one, *rest),
+        cacheable=count,
+        body_order=None if order == list(range(len(runs))) else tuple(order),
+    )
+
 
 class DialectCodec:
     """One provider's variant of a wire; a `Wire` like any other."""
@@ -79,7 +113,10 @@ class DialectCodec:
         marking, breakpoints = self._marking, profile.explicit_breakpoints
         if self.dialect.markers and breakpoints is not None and breakpoints.value:
             marking = {}  # a model of OpenAI's takes OpenAI's markers
-        rendered: Rendered = self._codec.render(encoded.call, profile, previous, **marking)
+        rendered: Rendered = self._codec.render(
+            encoded.call, profile, self._in_wire_order(previous), **marking
+        )
+        rendered = self._in_hash_order(rendered)
         envelope = self._envelope(rendered.envelope, encoded, own)
         place = self._key_place(call, rendered)
         if envelope is rendered.envelope and place == rendered.key_place and not encoded.notices:
@@ -107,10 +144,27 @@ class DialectCodec:
         self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
-        rendered: Rendered = self._codec.split(body, headers, path, **more)
+        rendered = self._in_hash_order(self._codec.split(body, headers, path, **more))
         if not self._marking:
             return rendered
         return msgspec.structs.replace(rendered, **self._marking, request_markers={})
+
+    def _in_hash_order(self, rendered: Rendered) -> Rendered:
+        """With tools before the system prompt, where the provider hashes them first. Requests with
+        markers are left as they are."""
+        if rendered.marks or not self._tools_first(rendered.model):
+            return rendered
+        return _swapped(rendered, "system", "tools")
+
+    def _in_wire_order(self, rendered: Rendered | None) -> Rendered | None:
+        """An earlier turn in the order in which the wire itself renders."""
+        if rendered is None or not self._tools_first(rendered.model):
+            return rendered
+        return _swapped(rendered, "tools", "system")
+
+    def _tools_first(self, model: str) -> bool:
+        wire = self.dialect.wire
+        return wire in _SYSTEM_FIRST and _hashes_tools_first(self.dialect.provider, model, wire)
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
