@@ -382,6 +382,81 @@ def compacted_in_part(talk: Conversation) -> None:
     talk.turn()
 
 
+def compacted_around_questions(talk: Conversation) -> None:
+    """As Codex does: the user's messages stay, and the summary follows them."""
+    talk.send()
+    for at in range(3):
+        talk.turn(text=f"Tell me all about {at}. " * 40)
+    talk.turn(text="Write a handover of this conversation for another model.")
+    asked = [message for message in talk.prompt["messages"] if message[0] == "user"][:-1]
+    talk.prompt["messages"] = asked
+    talk.turn("compaction", text=f"Another model wrote this summary:\n{talk.reply}")
+    talk.turn()
+
+
+def oldest_left_out(talk: Conversation) -> None:
+    """A window of the newest messages."""
+    talk.send()
+    for at in range(3):
+        talk.turn(text=f"Tell me all about {at}. " * 40)
+    del talk.prompt["messages"][:4]
+    talk.turn("compaction")
+    talk.turn()
+
+
+def reminded(talk: Conversation) -> None:
+    """As aider does: a reminder ends the newest message, and is gone at the next turn."""
+    talk.send()
+    for at in range(3):
+        talk.prompt["messages"].append(("user", [f"Question {at}. " * 30, "Reminder: be brief."]))
+        talk.send(*(("history_edited", "marker_on_volatile") if at else ()))
+        talk.prompt["messages"][-2] = ("user", [f"Question {at}. " * 30])
+
+
+def pruned(talk: Conversation) -> None:
+    """An old result makes room for a note."""
+    talk.send()
+    talk.turn(text="Here is the file: " + "line after line, " * 300)
+    talk.turn()
+    place = next(
+        at for at, (_, parts) in enumerate(talk.prompt["messages"]) if "Here is" in str(parts[0])
+    )
+    talk.prompt["messages"][place] = ("user", ["[an old file was here]"])
+    talk.turn("history_edited")
+    talk.turn()
+
+
+def two_conversations(talk: Conversation) -> None:
+    """In turns, with the same tools and system prompt: neither takes anything from the other."""
+    other = {**spec(), "messages": [("user", ["Something quite different, please."])]}
+    talk.send()
+    for at in range(3):
+        talk.send(prompt=other)
+        other["messages"] += [("assistant", [f"Yes, {at}."]), ("user", [f"More of {at}?"])]
+        talk.turn()
+
+
+def changed_and_back(talk: Conversation) -> None:
+    """Another system prompt for one call: the older entry is read again."""
+    talk.send()
+    talk.turn()
+    before = talk.prompt["system"][0]
+    edit_system(talk.prompt)
+    talk.turn("changed")
+    talk.prompt["system"][0] = before
+    talk.turn()
+    talk.losses[-1] = False  # all that was cached of this prompt is read
+    talk.turn()
+
+
+def expired_and_changed(talk: Conversation) -> None:
+    talk.send()
+    talk.turn()
+    edit_system(talk.prompt)
+    talk.turn("changed", "expired", wait=talk.lifetime + 60)
+    talk.turn()
+
+
 def beside(talk: Conversation) -> None:
     """A title is asked for with other instructions; the conversation goes on."""
     talk.send()
@@ -432,6 +507,13 @@ SCRIPTS: dict[str, Callable[[Conversation], None]] = {
     "no marker": unmarked,
     "a compaction": compacted,
     "a compaction that keeps the newest": compacted_in_part,
+    "a compaction that keeps the questions": compacted_around_questions,
+    "the oldest messages left out": oldest_left_out,
+    "a reminder in the newest message": reminded,
+    "an old result cut": pruned,
+    "two conversations in turns": two_conversations,
+    "a system prompt changed and back": changed_and_back,
+    "a changed byte after the TTL": expired_and_changed,
     "an edited message": changed(edit_message, "history_edited"),
     "dropped messages": changed(drop_messages, "history_edited"),
     "messages taken back": rewind,
