@@ -23,6 +23,8 @@ _LONG_LINE = 40
 _REPEATED = 0.25
 #: Blocks at the end of a history of which a compaction may keep some.
 _NEWEST = 64
+#: Bytes that are searched for it.
+_MOST_SEARCHED = 256 * 1024
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
@@ -147,8 +149,10 @@ def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> 
     long = {line for line in lines if len(line) >= _LONG_LINE}
     if not long:
         return False
-    prompt = _blocks(later)
-    data = b"".join(later.chunk(at).data for at in new if not prompt.from_model(at))
+    prompt, data = _blocks(later), b""
+    for at in new:
+        if len(data) < _MOST_SEARCHED and not prompt.from_model(at):
+            data += later.chunk(at).data[:_MOST_SEARCHED]
     found = sum(len(line) for line in long if _contains(data, line))
     return found >= _REPEATED * sum(map(len, long))
 

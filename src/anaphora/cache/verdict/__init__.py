@@ -16,10 +16,10 @@ from anaphora.cache.comparison import comparable
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 
-from .causes import preflight
 from .changes import find_change
 from .judgement import as_side_call, judge, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
+from .preflight import preflight
 from .values import (
     VOLATILE,
     Cause,

@@ -20,20 +20,17 @@ from anaphora.cache.lifetime import (
     used_at,
     used_at_latest,
 )
-from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.cache.simulator.slots import SIMILARITY
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
-from anaphora.rendered import Chunk, Kind, Plan, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Notice, Section
+from anaphora.values import Section
 from anaphora.wording import counted
 
-from .changes import change_at
-from .json_blocks import block_of
 from .values import VOLATILE, Cause, Change
 
 #: Parameters whose values are not private. Of the others only the name is shown.
@@ -73,7 +70,7 @@ def why_not_read(
     expected: Prediction,
 ) -> tuple[Cause, ...]:
     """All causes, the most important first. `read` is what was read."""
-    local = _local(earlier, later, rules, change)
+    local = local_causes(earlier, later, rules, change)
     if not expected.left:  # nothing can change, expire or be lost that was not cached
         return not_cached(earlier, later, rules, profile), *local
     trailing = _trailing_system(earlier, rules, change)
@@ -83,10 +80,10 @@ def why_not_read(
         recorded_cause(earlier, later, clock),
         *local,
         clock,
-        _no_marker(later, rules, "this call", "reads"),
+        no_marker_cause(later, rules, "this call", "reads"),
     ]
     if change is None:
-        causes.append(_lookback(earlier, later, rules))
+        causes.append(lookback_cause(earlier, later, rules))
         causes.append(_thinking(earlier, later, rules, profile, read, expected))
     known = tuple(cause for cause in causes if cause is not None)
     return known or (remaining(earlier, later, rules, expected),)
@@ -112,84 +109,7 @@ def recorded_cause(
             return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
 
 
-def preflight(
-    earlier: Rendered,
-    later: Rendered,
-    rules: CacheRules | None = None,
-    *,
-    plans: tuple[Plan | None, Plan | None] = (None, None),
-) -> tuple[Notice, ...]:
-    """Before anything is sent: what the later request loses of what the earlier one cached, and
-    what the provider may reject. With `rules` also causes that no byte shows: parameters, images,
-    the look-back. `plans` are the markers of the two calls, where the requests do not carry them.
-    """
-    before = SentCall(rendered=earlier, plan=plans[0])
-    after = SentCall(rendered=later, plan=plans[1])
-    offset = first_difference(earlier, later, earlier.cacheable)
-    change = None if offset is None else change_at(earlier, later, offset)
-    notices = [] if change is None else _bound_thinking(earlier, later, change)
-    counts, chunks = Counts(earlier, later.bills), cached_chunks(before)
-    if rules is not None:
-        unmarked = _no_marker(before, rules, "", "") is not None
-        if unmarked or counts.tokens(chunks) < rules.minimum_tokens.value:
-            return tuple(notices)  # nothing was cached
-    kept = first_difference(earlier, later, chunks) is None
-    if change is not None and not kept:
-        lost = tokens_behind(counts, chunks, change.offset, rules, marked=before.is_marked)
-        notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
-    if rules is None:
-        return tuple(notices)
-    causes = _local(before, after, rules, None)
-    if kept and (far := _lookback(before, after, rules)) is not None:
-        causes.append(far)
-    return (*notices, *(Notice(cause.kind, cause.text) for cause in causes))
-
-
-def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
-    """Signed thinking that is sent behind a change: that of the earlier call, and that of its
-    reply."""
-    if not later.envelope.binds_thinking:
-        return []
-
-    def thinking(rendered: Rendered) -> list[Chunk]:
-        chunks = range(change.chunk, len(rendered))
-        return [rendered.chunk(at) for at in chunks if _kind(rendered, at) is Kind.THINKING]
-
-    known = {block_of(chunk).raw for chunk in thinking(earlier)}
-    bound = [
-        chunk
-        for chunk in thinking(later)
-        if (b'"signature"' in chunk.data or b'"redacted_thinking"' in chunk.data)
-        and (block_of(chunk).raw in known or _is_reply(earlier, later, chunk.index))
-    ]
-    if not bound:
-        return []
-    param = dict(later.envelope.cache_params).get("thinking", b"")
-    end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
-    more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
-    reason = (
-        f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
-        f" {change.place}: {end}"
-    )
-    return [Notice("thinking_bound", reason, bound[0].path)]
-
-
-def _is_reply(earlier: Rendered, later: Rendered, chunk: int) -> bool:
-    """Whether a block is in the message that answered the earlier call: the first one behind its
-    messages, by number or by the block before it."""
-    end = earlier.cacheable - 1
-    run, index = later.locate(chunk)
-    message, block = run.position(index)
-    if end < 0 or _kind(earlier, end) in (Kind.TOOL, Kind.SYSTEM):
-        return False
-    last, position = earlier.locate(end)
-    if message == last.position(position)[0] + 1:
-        return True
-    before = chunk - block - 1
-    return before >= 0 and block_of(later.chunk(before)).raw == block_of(earlier.chunk(end)).raw
-
-
-def _local(
+def local_causes(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
     """Changed parameters and changed bytes, in the order in which they are hashed; then images."""
@@ -346,7 +266,7 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _no_marker(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
+def no_marker_cause(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
     plan = sent.marks
     if not rules.needs_marks or plan.marks or plan.automatic or plan.held:
         return None
@@ -361,7 +281,7 @@ def not_cached(
 ) -> Cause:
     """Why the earlier call left nothing in the cache."""
     usage = earlier.usage
-    unmarked = _no_marker(earlier, rules, "the previous call", "caches")
+    unmarked = no_marker_cause(earlier, rules, "the previous call", "caches")
     if unmarked is not None:
         short = rules.minimum_tokens.value
         if usage is None or not usage.input or usage.input >= short:
@@ -386,7 +306,7 @@ def not_cached(
     return Cause("unknown", f"{text} provider's cache diagnostics would tell why")
 
 
-def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
+def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
     """The last write is farther from every marker than the provider looks back."""
     figure, unit = rules.lookback_positions, rules.lookback_unit
     if figure is None or unit is None:
@@ -403,7 +323,7 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
     behind = [chunk for chunk in next_marks if chunk >= written]
     if not behind:
         return Cause("lookback_exceeded", "no marker is at or behind the previous call's write")
-    kinds = [_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
+    kinds = [chunk_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
     counts = [lookback_steps(kinds, reading) for reading in unit.published]
     far = [count for count in counts if count > figure.value]
     if not far:
@@ -449,7 +369,7 @@ def _thinking(
         return None
     first = None
     for chunk in range(len(earlier) - 1, -1, -1):
-        if _kind(earlier, chunk) is Kind.THINKING:
+        if chunk_kind(earlier, chunk) is Kind.THINKING:
             first = chunk
         elif _from_user(earlier, chunk):
             break
@@ -463,7 +383,7 @@ def _thinking(
     return Cause("thinking_dropped", text)
 
 
-def _kind(rendered: Rendered, chunk: int) -> Kind:
+def chunk_kind(rendered: Rendered, chunk: int) -> Kind:
     run, index = rendered.locate(chunk)
     return run.log.kinds[index]
 
