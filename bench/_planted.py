@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support import virtual_time
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.paced_engine import PacedTransport, now
-from support.planted_runs import every_script, planted_run
+from support.planted_scripts import every_script, planted_run
 from support.session_breaks import MOMENT, STEPS, STORY
 
 from anaphora import AsyncClient, catalog

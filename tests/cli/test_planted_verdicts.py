@@ -3,7 +3,8 @@ named by its cause, and none where nothing was planted."""
 
 from __future__ import annotations
 
-from support.planted_runs import PLACES, every_script, planted_run
+from support.planted_runs import PLACES
+from support.planted_scripts import every_script, planted_run
 from support.tables import each_row
 
 from anaphora.cache.verdict import Verdict
