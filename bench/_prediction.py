@@ -7,18 +7,16 @@ of the catalog and the previous bill, and learns nothing.
 
 from __future__ import annotations
 
-import gzip
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from anaphora import catalog
-from anaphora.analysis import trace
-from anaphora.analysis.trace.format import Trace, TraceMessage, unsupported
-from anaphora.analysis.trace.log_lines import LogLine, Problem, numbered, objects
+from anaphora.analysis.trace.format import Trace, TraceMessage
 from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
 from anaphora.catalog import CacheRules
+from anaphora.cli.log_files import gather
 from anaphora.values import TTL_SECONDS, Usage
 
 #: Billed calls of an entry and model before a call's range is judged.
@@ -75,53 +73,34 @@ class Compared(NamedTuple):
 
 
 class Recorded:
-    """The conversations of a folder or a file, which one account made."""
+    """The conversations of a file or a folder, which one account made."""
 
-    def __init__(self, name: str, files: list[Path]) -> None:
-        self.name = name
-        self.skipped: Counter[str] = Counter()
-        self.traces = [one for file in files for one in self._read(file)]
-
-    def _read(self, file: Path) -> Iterator[Trace]:
-        found = _format(file)
-        for entry in () if found is None else trace.read(found, lines_of(file)):
-            if isinstance(entry, Problem):
-                self.skipped[f"{entry.kind}: {entry.reason[:100]}"] += 1
-            elif (why := unsupported(entry.trace.provider, entry.trace.model)) is not None:
-                self.skipped[why] += 1
-            else:
-                yield entry.trace
-
-
-def lines_of(file: Path) -> Iterator[LogLine]:
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-        yield from numbered(lines, file.name)
-
-
-def _format(file: Path) -> trace.Format | None:
-    for one in objects(lines_of(file)):
-        found = None if isinstance(one, Problem) else trace.detect(one[1])
-        if found is not None:
-            return found
-    return None
-
-
-def files_in(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if ".json" in "".join(path.suffixes))
+    def __init__(self, name: str, place: Path) -> None:
+        found, problems = gather([place], None)
+        self.name, self.place = name, str(place)
+        self.traces = [one.trace for one in found]
+        self.skipped = Counter(
+            f"{problem.kind}: {problem.reason[:100]}"
+            for problem in problems
+            if problem.kind in ("skipped", "rejected")
+        )
 
 
 def recorded(traces: Iterable[Path], sessions: Iterable[Path]) -> Iterator[Recorded]:
     """Each trace file, and each folder of session files."""
     for folder in traces:
-        for file in files_in(folder):
-            yield Recorded(file.name.partition(".")[0], [file])
+        for file in sorted(folder.glob("*.json*")):
+            yield Recorded(file.name.partition(".")[0], file)
     for folder in sessions:
-        by_folder: dict[Path, list[Path]] = defaultdict(list)
-        for file in files_in(folder):
-            by_folder[file.parent].append(file)
-        for parent, files in by_folder.items():
-            yield Recorded(parent.name, files)
+        places = [one for one in sorted(folder.iterdir()) if one.is_dir()]
+        if any(_is_session(one) for one in folder.iterdir()):
+            yield Recorded(folder.name, folder)
+        else:
+            yield from (Recorded(place.name, place) for place in places)
+
+
+def _is_session(place: Path) -> bool:
+    return place.is_file() and ".json" in "".join(place.suffixes)
 
 
 # ── Comparing ────────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +141,8 @@ def _is_result(message: TraceMessage) -> bool:
 
 def _family(source: Recorded, one: Trace, call: Predicted) -> Family:
     program = source.name if "/" in one.source else one.source or source.name
-    entry = call.provider if one.account is None else f"{call.provider} ({one.account})"
+    own = one.account not in (None, source.place)
+    entry = f"{call.provider} ({one.account})" if own else call.provider
     return Family(program, entry, call.model)
 
 

@@ -1,5 +1,5 @@
 """Environments of their own for programs that we did not write, below .soak: one for each list in
-requirements/, made with pip, and `npm`, made with npm.
+requirements/, made with pip, or with npm where the list's name begins with that.
 
     python soak/strangers/environment.py langchain
 
@@ -30,10 +30,10 @@ def programs(family: str) -> Path:
     """The folder of an environment's programs; the environment is made first where it has to be."""
     list_file, folder = HERE / "requirements" / f"{family}.txt", SOAK / family
     pins, stamp = list_file.read_text(), folder / "stamp"
-    found = folder / "node_modules" / ".bin" if family == "npm" else folder / "bin"
+    found = folder / "node_modules" / ".bin" if _is_npm(family) else folder / "bin"
     if stamp.exists() and stamp.read_text() == pins:
         return found
-    if family == "npm":
+    if _is_npm(family):
         _install_npm(folder, _names(pins))
     else:
         _run([sys.executable, "-m", "venv", "--clear", str(folder)])
@@ -48,9 +48,13 @@ def programs(family: str) -> Path:
 def version(family: str, package: str) -> str:
     """The pinned version of a package."""
     pins = _names((HERE / "requirements" / f"{family}.txt").read_text())
-    separator = "@" if family == "npm" else "=="
+    separator = "@" if _is_npm(family) else "=="
     versions = dict(pin.rsplit(separator, 1) for pin in pins)
     return next(versions[name] for name in versions if name.partition("[")[0] == package)
+
+
+def _is_npm(family: str) -> bool:
+    return family.startswith("npm")
 
 
 def _install_npm(folder: Path, packages: list[str]) -> None:

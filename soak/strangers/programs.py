@@ -11,11 +11,13 @@ import json
 import os
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from anaphora import emulator
+from anaphora.cli.log_files import gather
 from anaphora.emulator import EmulatorOptions, Script
 from anaphora.emulator.server import Emulator
 
@@ -24,6 +26,8 @@ from .results import CaseResult, Verdict
 
 #: Seconds that one run of a program may take.
 _TIMEOUT = 240
+#: Where programs keep data, by the specification for desktops.
+_XDG = ("DATA", "CONFIG", "CACHE", "STATE")
 #: What a tool prints, and the reply once that came back.
 _PRINTED, _FINAL = "marker-4711", "The marker is 4711."
 _TOOL_TURN = """
@@ -93,6 +97,26 @@ class ProgramRun:
         read = last is not None and found == expected and last["read"] > 0
         self.check(case, read, str(last["verdict"]) if last is not None else "no call was billed")
 
+    def check_sessions(self, place: Path, source: str, *, unrecorded: int = 0) -> None:
+        """The session files hold each call that the emulator billed once, with its bill, but for so
+        many that the program does not record."""
+        found, problems = gather([place], None)
+        wrong = [str(one) for one in problems if not one.harmless]
+        usages = [call.usage for one in found for call in one.trace.calls if call.usage]
+        read = Counter((one.input, one.cache_read, one.written, one.output) for one in usages)
+        billed = Counter(
+            (one["uncached"], one["read"], sum(one["written"].values()), one["output"])
+            for one in self.emu.requests()
+            if "verdict" in one
+        )
+        missing, added = billed - read, read - billed
+        named = {one.trace.source for one in found} == {source}
+        self.check(
+            "its session files hold the bills",
+            named and not wrong and not added and missing.total() == unrecorded,
+            f"missing {missing}, added {added}, problems {wrong}",
+        )
+
 
 def claude_code(run: ProgramRun) -> None:
     run.variables = {
@@ -116,6 +140,7 @@ def claude_code(run: ProgramRun) -> None:
         calls = run.calls()
         run.check_accepted(f"{model}: no request of the second turn is rejected", calls)
         run.check_hit(f"{model}: --continue reads the cache", calls, cause)
+    run.check_sessions(run.home / ".claude" / "projects", "claude_code")
 
 
 def codex(run: ProgramRun) -> None:
@@ -135,6 +160,7 @@ def codex(run: ProgramRun) -> None:
     calls = run.calls()
     run.check_accepted("no request of the second turn is rejected", calls, 426)
     run.check_hit("resume reads the cache", calls)
+    run.check_sessions(run.home / "sessions", "codex")
 
 
 def gemini_cli(run: ProgramRun) -> None:
@@ -173,6 +199,88 @@ def gemini_cli(run: ProgramRun) -> None:
     reason = repeated if refused else f"{last['status']} {last['error']}"
     verdict: Verdict = "refused" if refused else "failed"
     run.check("--resume after a tool call", last["status"] == 200, reason, verdict)
+
+
+def opencode(run: ProgramRun) -> None:
+    folders = {f"XDG_{name}_HOME": str(run.home / name.lower()) for name in _XDG}
+    run.variables = {**folders, "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    options = {"baseURL": f"{run.emu.url}/v1", "apiKey": "any"}
+    settings = {
+        "provider": {name: {"options": options} for name in ("anthropic", "openai")},
+        "permission": "allow",
+        "share": "disabled",
+        "autoupdate": False,
+    }
+    (run.home / "config" / "opencode").mkdir(parents=True)
+    (run.home / "config" / "opencode" / "opencode.json").write_text(json.dumps(settings))
+    for model in ("anthropic/claude-sonnet-4-5", "openai/gpt-5.1"):
+        work = model.partition("/")[0]
+        output = run.run("opencode", "run", "--model", model, "Count the files.", work=work)
+        calls = run.calls()
+        run.check(f"{work}: the tool runs and its result comes back", _FINAL in output, output)
+        run.check_accepted(f"{work}: no request is rejected", calls)
+        run.run("opencode", "run", "--continue", "--model", model, "And again?", work=work)
+        calls += run.calls()
+        run.check_hit(f"{work}: --continue reads the cache", calls)
+        run.run("opencode", "run", "--continue", "--fork", "--model", model, "Other?", work=work)
+        run.check_accepted(f"{work}: no request of a fork is rejected", [*calls, *run.calls()])
+    # A title is made for each session, by a call that is not recorded.
+    run.check_sessions(run.home / "data" / "opencode", "opencode", unrecorded=2)
+
+
+def copilot(run: ProgramRun) -> None:
+    run.variables = {
+        "COPILOT_HOME": str(run.home / "copilot"),
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_ALLOW_ALL": "true",
+        "COPILOT_AUTO_UPDATE": "false",
+        "COPILOT_PROVIDER_BASE_URL": run.emu.url,
+        "COPILOT_PROVIDER_TYPE": "anthropic",
+        "COPILOT_PROVIDER_API_KEY": "any",
+        "COPILOT_MODEL": "claude-sonnet-4-5",
+    }
+    output = run.run("copilot", "-p", "Count the files.")
+    calls = run.calls()
+    run.check("the tool runs and its result comes back", _FINAL in output, output)
+    # A reply without thinking makes it leave out `thinking` in the next request of a tool loop.
+    cause = "parameter_changed"
+    run.check_hit("the tool's result reads the cache", calls, cause)
+    run.run("copilot", "--continue", "-p", "And again?")
+    calls += run.calls()
+    run.check_accepted("no request is rejected", calls)
+    run.check_hit("--continue reads the cache", calls, cause)
+    run.run("copilot", "--continue", "-p", "/compact")
+    run.run("copilot", "--continue", "-p", "And then?")
+    run.check_accepted("no request around a compaction is rejected", run.calls())
+    run.check_sessions(run.home / "copilot" / "session-state", "copilot")
+
+
+def pi(run: ProgramRun) -> None:
+    folder = run.home / "pi"
+    folder.mkdir()
+    providers = {"anthropic": {"baseUrl": run.emu.url}, "openai": {"baseUrl": f"{run.emu.url}/v1"}}
+    (folder / "models.json").write_text(json.dumps({"providers": providers}))
+    run.variables = {
+        "PI_CODING_AGENT_DIR": str(folder),
+        "PI_OFFLINE": "1",
+        "PI_TELEMETRY": "0",
+        "ANTHROPIC_API_KEY": "any",
+        "OPENAI_API_KEY": "any",
+    }
+    for model in ("anthropic/claude-sonnet-4-5", "openai/gpt-5.1"):
+        work = model.partition("/")[0]
+        words = ("-p", "--model", model)
+        output = run.run("pi", *words, "Count the files.", work=work)
+        calls = run.calls()
+        run.check(f"{work}: the tool runs and its result comes back", _FINAL in output, output)
+        run.run("pi", *words, "--continue", "And again?", work=work)
+        calls += run.calls()
+        run.check_accepted(f"{work}: no request is rejected", calls)
+        run.check_hit(f"{work}: --continue reads the cache", calls)
+        (session,) = (folder / "sessions").glob(f"*{work}--/*.jsonl")
+        run.run("pi", *words, "--fork", str(session), "Other?", work=work)
+        run.check_accepted(f"{work}: no request of a fork is rejected", run.calls())
+    run.check_sessions(folder / "sessions", "pi")
 
 
 def aider(run: ProgramRun) -> None:
@@ -268,6 +376,7 @@ class Program(NamedTuple):
 
 
 _ECHO = f"echo {_PRINTED}"
+_BASH = _tool_script("bash", command=_ECHO, description="Print a marker")
 PROGRAMS = {
     "Claude Code": Program(
         "npm",
@@ -282,6 +391,9 @@ PROGRAMS = {
         _tool_script("run_shell_command", command=_ECHO, description="Print a marker"),
         gemini_cli,
     ),
+    "opencode": Program("npm-agents", "opencode-ai", _BASH, opencode),
+    "GitHub Copilot CLI": Program("npm-agents", "@github/copilot", _BASH, copilot),
+    "pi": Program("npm-agents", "@earendil-works/pi-coding-agent", _BASH, pi),
     "aider": Program("aider", "aider-chat", _EDIT, aider),
     "llm": Program("llm", "llm", "replies: []\n", llm),
 }

@@ -15,6 +15,7 @@ from support.delegation import app_of, delegating
 from support.emulated_client import AT_ONCE, LONG, connected
 
 from anaphora import Usage
+from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import dialects
 from anaphora.cli.common import anaphora as cli
@@ -226,3 +227,46 @@ def test_what_the_daemon_holds_and_books_stays_the_same(emulator: Emulator, tmp_
     assert held == [0] * 5
     conversations = [costs[at : at + TURNS] for at in range(0, len(costs), TURNS)]
     assert conversations[0] == conversations[4]
+
+
+MASKED_ROWS = """
+provider = "deepseek"
+[[rules]]
+source = "this test"
+date = 2026-11-17
+granule_tokens = 600
+minimum_tokens = 600
+"""
+
+
+def test_the_daemon_learns_from_bills_that_apps_do_not_see(tmp_path: Path) -> None:
+    """Where apps share a cache, one is not shown what it read of another's; the steps of reads are
+    learned from all of it."""
+
+    async def main(emulator: Emulator) -> tuple[list[int | None], tuple[LearnedRow, ...]]:
+        apps = [app_of(name, providers=["deepseek"]) for name in ("first", "second")]
+        shown: list[int | None] = []
+        async with delegating(emulator, tmp_path, ["deepseek"], app=apps[0]) as daemon:
+            daemon.service.use_grants([app.grant for app in apps])
+            for number in range(4):
+                for app in apps:
+                    for body in bodies(number):
+                        body = {**body, "model": "deepseek-v4-flash", "max_tokens": 16}
+                        del body["max_completion_tokens"]
+                        request = daemon.request("openai_chat", body, app=app, provider="deepseek")
+                        reply = await daemon.service.complete(request)
+                        shown.append(reply.usage.read)
+            endpoint = daemon.service._pool.called("deepseek")
+            assert endpoint is not None
+            return shown, endpoint.steps.learned
+
+    with running(EmulatorOptions(rows=MASKED_ROWS, latency=AT_ONCE)) as emulator:
+        shown, learned = asyncio.run(main(emulator))
+        billed = [call["read"] for call in reversed(emulator.requests())]
+    # The second app's first call reads what the first one wrote, and is not shown it: also after
+    # the steps were learned.
+    own, read = [0, *[3600] * (TURNS - 1)], [3600] * TURNS
+    assert shown == [*own, *own] * 4
+    assert billed == [*own, *read] * 4
+    (row,) = learned
+    assert (row.granule_tokens, row.granule_offset, row.minimum_tokens) == (600, 0, 128)

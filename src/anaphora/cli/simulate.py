@@ -19,6 +19,7 @@ from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.simulator.chances import (
     CallChance,
+    CostRange,
     ExpectedUsage,
     SimulatedCall,
     expected_usage,
@@ -90,6 +91,9 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     """All of its outcomes by their shares."""
     verdict: Verdict | None = None
     """As `anaphora explain` gives it; None without a bill and with `--as`."""
+    range_usd: CostRange | None = None
+    """Nine bills in ten are inside, by the errors of earlier predictions; None before there are
+    enough of those."""
 
 
 class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +111,9 @@ class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
     predicted: TokenCost
     expected_usage: ExpectedUsage
     """What is expected where providers miss at random, and its range."""
+    range_usd: CostRange | None
+    """The range of the bill, by the errors of earlier predictions; calls without one count as
+    they are predicted."""
     billed: TokenCost | None
     without_cache: Decimal | None
     original_cost_usd: Decimal | None
@@ -274,7 +281,20 @@ def _row(
         chances=chances,
         expected_usage=expected_usage([SimulatedCall(predicted.read, predicted.cost_usd, chances)]),
         verdict=verdict,
+        range_usd=_range(call, price, usage),
     )
+
+
+def _range(call: Predicted, price: Price | None, usage: Usage) -> CostRange | None:
+    """The range of a call's bill; its output is known."""
+    span, cost = call.bill_range, _cost(price, usage)
+    if span is None or cost is None:
+        return None
+    rules = catalog.rules(call.provider, call.model, call.wire)
+    predicted, output = rules.input_cost(call.outcome.usage()), Usage(output=usage.output or 0)
+    of_input = cost - (_cost(price, output) or Decimal(0))
+    low, high = (of_input * Decimal(end / predicted - 1) for end in span)
+    return CostRange(cost, cost + low, cost + high)
 
 
 def _token_cost(usage: Usage, price: Price | None) -> TokenCost:
@@ -303,6 +323,7 @@ def _totals(name: str, rows: list[CallRow]) -> CallTotals:
     # Predictions are compared with bills, so only calls that have both are summed.
     compared = billed or rows
     pairs = [row for row in rows if row.pair]
+    predicted = _sum([row.predicted for row in compared])
     return CallTotals(
         conversation=name,
         provider=_only({row.provider for row in rows}),
@@ -312,17 +333,28 @@ def _totals(name: str, rows: list[CallRow]) -> CallTotals:
         exact=sum(bool(row.exact) for row in billed),
         pairs=len(pairs),
         right=sum(row.expected == row.happened for row in pairs),
-        predicted=_sum([row.predicted for row in compared]),
+        predicted=predicted,
         expected_usage=expected_usage(
             [
                 SimulatedCall(row.predicted.read, row.predicted.cost_usd, row.chances)
                 for row in compared
             ]
         ),
+        range_usd=_range_of([row.range_usd for row in compared], predicted.cost_usd),
         billed=_sum([row.billed for row in billed if row.billed is not None]) if billed else None,
         without_cache=_sum_known([row.without_cache for row in compared]),
         original_cost_usd=_sum_known([row.original_cost_usd for row in rows]),
     )
+
+
+def _range_of(ranges: list[CostRange | None], cost: Decimal | None) -> CostRange | None:
+    """Of a sum of bills whose errors are independent of each other."""
+    known = [one for one in ranges if one is not None]
+    if not known or cost is None:
+        return None
+    below = sum(((one.expected - one.low) ** 2 for one in known), Decimal(0)).sqrt()
+    above = sum(((one.high - one.expected) ** 2 for one in known), Decimal(0)).sqrt()
+    return CostRange(cost, cost - below, cost + above)
 
 
 def _only(names: set[str]) -> str:

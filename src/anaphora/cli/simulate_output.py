@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
 _CONVERSATIONS, _DIFFERENCES = 30, 12
+#: A range above this share of a bill is shown instead of it.
+_WIDE = Decimal("0.2")
 
 
 def page_lines(report: SimulationReport) -> Iterator[Line]:
@@ -65,7 +67,7 @@ def _compared(report: SimulationReport) -> Rows:
             "" if billed is None else f"{billed.read:,}",
             f"{one.predicted.written:,}",
             "" if billed is None else f"{billed.written:,}",
-            _amount(one.predicted.cost_usd),
+            _bill(one),
             "" if billed is None else _amount(billed.cost_usd),
             style="bold" if one is report.total else "",
         )
@@ -148,6 +150,14 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
 
 def _share(part: int, whole: int) -> str:
     return f"{part:,}/{whole:,}" if whole else ""
+
+
+def _bill(one: CallTotals) -> str:
+    """The predicted bill; its range where that is wide."""
+    span, cost = one.range_usd, one.predicted.cost_usd
+    if span is None or not cost or span.high - span.low < _WIDE * cost:
+        return _amount(cost)
+    return f"{_amount(span.low)} to {_amount(span.high)}"
 
 
 def _amount(amount: Decimal | None) -> str:

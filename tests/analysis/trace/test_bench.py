@@ -1,4 +1,4 @@
-"""The tables of docs/simulator.md are what bench/simulator.py prints."""
+"""The tables of the docs are what bench/simulator.py prints."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TRACES = ROOT.parent / "shared" / "traces"
-PAGE = ROOT / "docs" / "simulator.md"
+SHARED = ROOT.parent / "shared"
+GUIDE = ROOT / "docs" / "guides" / "how-good-is-the-prediction.md"
+SIMULATOR = ROOT / "docs" / "simulator.md"
 
 
 def bench(*arguments: str) -> str:
@@ -20,45 +21,61 @@ def bench(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def between(name: str) -> str:
-    result = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE.read_text(), re.DOTALL)
+def between(page: Path, name: str) -> list[str]:
+    result = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page.read_text(), re.DOTALL)
     assert result is not None
-    return result.group(1).strip()
+    return result.group(1).strip().splitlines()
 
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    if not TRACES.exists():
-        pytest.skip(f"no recorded conversations at {TRACES}")
-    return bench("--calls", "0")
+    for name in ("traces", "gateways", "sessions"):
+        if not (SHARED / name).exists():
+            pytest.skip(f"no recorded conversations at {SHARED / name}")
+    return bench("--calls", "0", "--no-planted")
+
+
+#: Made by planting losses, which takes a minute: soak/test_planted_losses.py.
+PLANTED = ("`wrong_loss_verdicts`", "`missed_losses`")
 
 
 def test_documented_tables_are_current(printed: str) -> None:
-    *tables, causes = printed.split("\n\n")[:4]
-    assert between("accuracy") == "\n\n".join(tables)
-    assert between("causes") == causes
+    summary, reads, bills, causes = (part.splitlines() for part in printed.split("\n\n")[:4])
+    documented = between(GUIDE, "summary")
+    assert [line for line in documented if not any(name in line for name in PLANTED)] == summary
+    assert between(GUIDE, "reads") == reads
+    assert between(GUIDE, "bills") == bills
+    assert between(SIMULATOR, "causes") == causes
 
 
-def test_the_last_line_has_figures_above_the_targets(printed: str) -> None:
+def test_the_last_line_has_the_figures(printed: str) -> None:
     figures = json.loads(printed.splitlines()[-1])
-    assert list(figures) == [
-        "anthropic_loop_exact",
-        "worst_exact_gain",
-        "worst_class_gain",
-        "bill_error_median",
-        "tokens_p99",
-        "deepseek_within_granule",
-        "call_cost_growth",
-    ]
-    assert figures["anthropic_loop_exact"] >= 0.99
-    assert figures["worst_exact_gain"] >= 0
-    assert figures["worst_class_gain"] >= 0
-    assert figures["deepseek_within_granule"] >= 0.95
+    limits = {
+        "worst_exact_gain": 0,
+        "worst_class_gain": 0,
+        "anthropic_loop_exact": 0.99,
+        "codex_exact": 0.78,
+        "range_share": 0.9,
+        "deepseek_within_granule": 0.95,
+    }
+    assert {name: figures[name] >= least for name, least in limits.items()} == dict.fromkeys(
+        limits, True
+    )
+    most = {
+        "bill_error_median": 0.05,
+        "worst_bill_error_median": 0.1,
+        "range_width_median": 0.5,
+        "first_call_tokens_median": 0.06,
+    }
+    assert {name: figures[name] <= limit for name, limit in most.items()} == dict.fromkeys(
+        most, True
+    )
+    assert figures["user_turn_class"] > 0.75  # what clients change there is not recorded
 
 
 def test_missing_recordings_are_reported(tmp_path: Path) -> None:
     prompt, figures = bench("--traces", str(tmp_path)).splitlines()
-    assert prompt == f"skipped: no recorded conversations at {tmp_path}"
+    assert prompt == f"skipped: no recorded conversations in {tmp_path}"
     assert figures == "{}"
 
 
@@ -77,10 +94,10 @@ def test_other_traces_are_accepted_and_unknown_providers_counted(tmp_path: Path)
     lines = [line, {**line, "provider": "nobody"}, {**line, "model": "claude-99"}, "broken"]
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    printed = bench("--traces", str(tmp_path), "--calls", "20000")
-    for why in ("1 × unknown provider 'nobody'", "1 × broken line"):
+    printed = bench("--traces", str(tmp_path), "--calls", "20000", "--no-planted")
+    for why in ("1 × unknown provider 'nobody'", "1 × skipped"):
         assert why in printed
     figures = json.loads(printed.splitlines()[-1])
-    assert (figures["anthropic_loop_exact"], figures["worst_class_gain"]) == (None, 0.0)
+    assert (figures["anthropic_loop_exact"], figures["worst_class_gain"]) == (None, None)
     assert figures["deepseek_within_granule"] is None
     assert figures["call_cost_growth"] > 0

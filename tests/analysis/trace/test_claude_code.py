@@ -118,6 +118,7 @@ def test_branches_are_conversations_and_a_call_belongs_to_one() -> None:
         "no, that way",
         [{"type": "text", "text": "6"}],
     ]
+    assert [call.began_by for call in two.calls] == ["edit"]
     assert one.group == two.group == "s"
 
 
@@ -132,6 +133,53 @@ def test_side_chains_and_compactions_begin_new_conversations() -> None:
         answer("7", "6", 9, "msg_3"),
     )
     assert [trace.calls[0].messages for trace in match] == [1, 1, 1]
+    assert [trace.calls[0].began_by for trace in match] == [None, None, "compaction"]
+
+
+def test_a_summary_begins_by_compaction_without_a_boundary() -> None:
+    summary = {**user("3", None, 6, "summary"), "isCompactSummary": True}
+    _, after = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        summary,
+        answer("4", "3", 9, "msg_2"),
+        user("5", "4", 12),
+        answer("6", "5", 15, "msg_3"),
+    )
+    assert [call.began_by for call in after.calls] == ["compaction", None]
+
+
+def test_cleared_tool_results_are_an_edit() -> None:
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        line("3", "2", "system", 4, subtype="microcompact_boundary"),
+        line("4", "3", "attachment", 5),
+        user("5", "4", 9),
+        answer("6", "5", 12, "msg_2", read=100),
+    )
+    assert [call.began_by for call in trace.calls] == [None, "edit"]
+
+
+def test_a_message_between_the_results_of_a_reply_belongs_to_them() -> None:
+    """A line of the reply may follow what came while its first tool ran."""
+    (trace,) = traces(
+        user("1", None, 0),
+        answer("2", "1", 3, "msg_1"),
+        result("3", "2", 4, "a"),
+        user("4", "3", 5, "by the way"),
+        line("5", "4", "attachment", 6),
+        answer("6", "5", 7, "msg_1"),
+        result("7", "6", 8, "b"),
+        answer("8", "7", 12, "msg_2", read=100),
+    )
+    assert [call.messages for call in trace.calls] == [1, 3]
+    sent = trace.messages[2].content
+    assert [one if isinstance(one, str) else one["tool_use_id"] for one in sent] == [
+        "a",
+        "by the way",
+        "b",
+    ]
 
 
 def test_lines_of_other_kinds_are_passed_through() -> None:

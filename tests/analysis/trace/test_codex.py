@@ -97,6 +97,7 @@ def test_a_compaction_begins_another_conversation() -> None:
     assert (len(before.calls), len(after.calls)) == (2, 1)
     assert after.calls[0].messages == 2
     assert after.group == before.group == "c"
+    assert [call.began_by for call in after.calls] == ["compaction"]
 
 
 def test_another_model_is_recorded_on_the_call() -> None:
@@ -125,3 +126,46 @@ def test_hidden_reasoning_is_read(more: dict[str, int], reasoning: int | None) -
     usage = trace.calls[0].usage
     assert usage is not None
     assert usage.usage().reasoning == reasoning
+
+
+def record(second: int, id: str, **usage: int) -> dict[str, Any]:
+    return {
+        "timestamp": f"2026-11-02T09:00:{second:02}.000Z",
+        "type": "token_usage_record",
+        "payload": {"response_id": id, "usage": {"input_tokens": 9000, **usage}},
+    }
+
+
+def test_a_record_of_usage_is_the_bill_and_the_count_behind_it_is_not() -> None:
+    (trace,) = traces(META, TURN, ASKED, ANSWER, record(9, "r1", output_tokens=7), count(10, 9000))
+    (call,) = trace.calls
+    assert call.usage is not None
+    assert (call.usage.input, call.usage.output) == (9000, 7)
+
+
+def test_a_record_without_a_count_is_billed() -> None:
+    (trace,) = traces(
+        META, TURN, ASKED, ANSWER, record(9, "r1"), item(20, role="user"), record(30, "r2")
+    )
+    assert [call.messages for call in trace.calls] == [1, 3]
+
+
+def test_a_fork_without_the_lines_before_it_says_so() -> None:
+    """Version 0.166 names the file that has them."""
+    base = {"thread_id": "c", "end_ordinal_exclusive": 24}
+    fork = {"id": "d", "forked_from_id": "c", "history_base": base}
+    meta = {"type": "session_meta", "payload": fork}
+    (trace,) = traces(
+        meta, TURN, ASKED, ANSWER, record(9, "r1"), item(20, role="user"), record(30, "r2")
+    )
+    assert [call.began_by for call in trace.calls] == ["fork", None]
+
+
+def test_a_call_ends_before_its_tools_run() -> None:
+    """The count follows the results of tools."""
+    slow = item(40, "function_call_output", call_id="1", output="ok")
+    (trace,) = traces(META, TURN, ASKED, CALL, slow, count(41, 9000))
+    (call,) = trace.calls
+    assert call.t is not None
+    assert call.t_end is not None
+    assert call.t_end - call.t == 4.0

@@ -194,3 +194,19 @@ def test_branches_of_a_session_that_is_rewound_at_every_turn_are_bounded(
 def test_rewinds_without_a_call_since_the_last_are_no_conversations() -> None:
     lines = [user("1", 0), reply("2", 1), user("3", 2), {"$rewindTo": "3"}]
     assert len(traces(META, *lines, *lines[2:], *lines[2:])) == 1
+
+
+def test_a_rewind_is_an_edit_and_a_summary_a_compaction() -> None:
+    history = [user("1", 0), reply("2", 4), user("3", 9), reply("4", 12)]
+    _, rewound = traces(META, *history, {"$rewindTo": "3"}, user("5", 20), reply("6", 24))
+    assert [call.began_by for call in rewound.calls] == ["edit"]
+    summary = {"$set": {"messages": [user("s", 20, "so far"), user("5", 21)]}}
+    _, compacted = traces(META, *history, summary, reply("6", 24))
+    assert [call.began_by for call in compacted.calls] == ["compaction"]
+
+
+def test_thoughts_are_the_hidden_part_of_the_output() -> None:
+    (trace,) = traces(META, user("1", 0), reply("2", 4))
+    usage = trace.calls[0].usage
+    assert usage is not None
+    assert (usage.output, usage.reasoning) == (7, 2)

@@ -125,12 +125,12 @@ def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
     """The prediction before any bill: by the rules, where they have a source. What the previous
-    call left is known to the token; that more is read, its reply, must be shown by bills first."""
-    if call.kind == "first":
+    call left is known to the token; that more is read, its reply, must be shown by bills first. A
+    beginning that is not recorded may be kept alive by others."""
+    if call.kind == "first" or call.idle:
         return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
     beyond = not call.marked and candidates[SIMULATED] > candidates[KEPT]
-    stand_in = not call.idle and not rules.automatic_breakpoint.verified
-    return KEPT if beyond or stand_in else SIMULATED
+    return KEPT if beyond or not rules.automatic_breakpoint.verified else SIMULATED
 
 
 def _of_bill(call: CallSituation) -> tuple[Hashable, ...]:
