@@ -95,7 +95,7 @@ def test_other_traces_are_accepted_and_unknown_providers_counted(tmp_path: Path)
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in lines))
     printed = bench("--traces", str(tmp_path), "--calls", "20000", "--no-planted")
-    for why in ("1 × unknown provider 'nobody'", "1 × skipped"):
+    for why in ("1 × rejected: unknown provider 'nobody'", "1 × skipped"):
         assert why in printed
     figures = json.loads(printed.splitlines()[-1])
     assert (figures["anthropic_loop_exact"], figures["worst_class_gain"]) == (None, None)
