@@ -33,7 +33,8 @@ from _prediction_tables import (
 )
 
 from anaphora import catalog
-from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
+from anaphora.analysis.trace.predict import Predicted
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -53,7 +54,7 @@ def accuracy(sources: list[Recorded], *, verdicts: bool) -> Figures:
     scores = families(every)
     ours, chain = figures(every)
     if verdicts:
-        wrong, missed, losses = planted()
+        wrong, missed, losses = planted(one for source in sources for one in source.traces)
         ours["wrong_loss_verdicts"] = wrong
         ours["missed_losses"] = missed / losses if losses else None
     summary_table(ours, chain)

@@ -51,6 +51,7 @@ _COLOURS: dict[Result, str] = {
     "partial": "#c98a1b",
     "not_cacheable": "#888888",
     "miss": "#d9534f",
+    "unknown": "#888888",
 }
 
 

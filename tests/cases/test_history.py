@@ -117,7 +117,7 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     one, two = pruned(name)
     assert two.size < one.size
     result = verdict_of(place, one, two, read=None)
-    assert result.cause == "changed"
+    assert result.cause == "history_edited"
     assert result.change is not None
     assert result.change.kind == "text_edited"
     # Removed messages are not paid for again; those behind them are.

@@ -209,7 +209,7 @@ def test_edited_message_in_a_log_of_two_calls(
     done = run("explain", "--json", log(tmp_path, *lines))
     second = json.loads(done.stdout)["turns"][1]
     assert done.returncode == 1
-    assert (second["turn"], second["verdict"]["causes"][0]["kind"]) == (2, "changed")
+    assert (second["turn"], second["verdict"]["causes"][0]["kind"]) == (2, "history_edited")
     assert second["verdict"]["change"]["path"].endswith(("content[0].text", "content"))
     assert second["verdict"]["lost"] > 4000
 
@@ -257,8 +257,9 @@ def test_an_edit_at_the_end_shares_the_loss_with_the_provider(run: Run, tmp_path
     done = run("explain", "--json", *files)
     verdict = json.loads(done.stdout)["turns"][1]["verdict"]
     shares = {cause["kind"]: cause["tokens"] for cause in verdict["causes"]}
-    assert set(shares) == {"provider_side", "changed"}
-    assert sum(shares.values()) == verdict["lost"] == 7000
+    assert set(shares) == {"provider_side", "history_edited"}
+    # The shorter text is not paid again in full.
+    assert sum(shares.values()) == verdict["lost"] == 6889
     assert shares["provider_side"] == verdict["predicted"]
 
 

@@ -179,7 +179,7 @@ def _check_overview(source: RollupSource, view: View, selected: list[AuditEnvelo
         for text, sums in named.items():
             assert sums == summed([call for call in selected if getattr(call, field) == text])
     for cause, sums in overview.causes.items():
-        lost = [call for call in selected if call.lost and (call.cause or "unexplained") == cause]
+        lost = [call for call in selected if call.lost and (call.cause or "unknown") == cause]
         assert sums == summed(lost)
     for outcome, count in overview.outcomes.items():
         assert count == sum(call.repeats for call in selected if call.outcome == outcome)

@@ -314,6 +314,7 @@ class _RequestLog:
             usage=_trace_usage(logged.reply(codec).usage),
             breakpoints=breakpoints,
             explicit=_is_explicit(logged.request),
+            place=place,
         )
         digest = blake3(msgspec.json.encode([(provider, model, logged.wire), tools])).digest(16)
         digests = [digest]

@@ -278,7 +278,9 @@ def request_of(
         plan=own_plan(rendered, rules, members),
         at=logged.started if logged.started is not None else logged.ended,
         began=logged.began,
+        ended=logged.ended if logged.started is not None else None,
         usage=None if answer is None or answer.usage.uncached is None else answer.usage,
+        answer=None if answer is None else answer.message,
         route=logged.host,
         complete=bool(named) and (not hints.previous_reply or chained is not None),
     )

@@ -112,9 +112,9 @@ def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
             _add(made.labels, bounded[id(made.labels)](name), call)
         _add(made.days, time.strftime("%Y-%m-%d", time.gmtime(call.at)), call)
         if call.lost:
-            _add(made.causes, call.cause or "unexplained", call)
+            _add(made.causes, call.cause or "unknown", call)
         if call.broke:
-            _add(made.changed, call.changed or call.cause or "unexplained", call)
+            _add(made.changed, call.changed or call.cause or "unknown", call)
     made.days = dict(sorted(made.days.items()))
     for name in ("models", "labels"):
         ordered = sorted(getattr(made, name).items(), key=lambda item: -item[1].cost_nano_usd)

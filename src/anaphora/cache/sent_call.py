@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
-from anaphora.values import Usage
+from anaphora.values import Message, Usage
+
+BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
+"""What begins a call's history, where it is not the call before it."""
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -18,7 +23,13 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """None: the markers that the request itself carries."""
     at: float | None = None
     began: float | None = None
+    ended: float | None = None
+    """When its response ended, where that is recorded."""
     usage: Usage | None = None
+    answer: Message | None = None
+    """The reply, where it is known: a later prompt may have it as a summary."""
+    began_by: BeganBy | None = None
+    """What began this call's history, where a recording says so."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     complete: bool = True

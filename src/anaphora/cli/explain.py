@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 import msgspec
@@ -30,7 +31,7 @@ from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
-from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.catalog.pricing import PriceBook
@@ -73,6 +74,15 @@ class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
+class _LoggedCall(NamedTuple):
+    """A call of a request log, and what tells side calls from conversations."""
+
+    explained: ExplainedCall
+    session: tuple[str, str]
+    like: str | None
+    """The place of an earlier call of another conversation that it begins like."""
+
+
 class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     first: int
@@ -81,6 +91,8 @@ class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     miss: int
     not_cacheable: int
     """Below the provider's minimum."""
+    unknown: int
+    """Less was read, and nothing proves that more could have been."""
     broke: int
     """Those of `partial` and `miss` whose prefix broke."""
     lost: int
@@ -170,7 +182,7 @@ class _Explainer:
     ) -> Iterator[ExplainedCall]:
         singles = _single_requests(places) if format_ is None else None
         if singles is not None:
-            yield from self._judged(self._in_order(singles, gap))
+            yield from (one.explained for one in self._judged(self._in_order(singles, gap)))
             return
         files = files_in(places, self.problems)
         answers = answers_in(files, format_, is_request)
@@ -178,7 +190,8 @@ class _Explainer:
             lines = records_of(file, self.problems)
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
-                yield from self._judged(paired(self._requests(lines), self.steps))
+                pairs = paired(self._requests(lines), self.steps)
+                yield from _with_side_calls(self._judged(pairs))
             elif detected is not None:
                 found = answers.once(str(file), trace.read(detected, iter(lines)))
                 yield from self._recorded(playable(found, self.problems, self._defaults.provider))
@@ -232,7 +245,7 @@ class _Explainer:
             self.problems.append(Problem(request.place, request.guess, "notice"))
         return request
 
-    def _judged(self, pairs: Iterable[_Pair]) -> Iterator[ExplainedCall]:
+    def _judged(self, pairs: Iterable[_Pair]) -> Iterator[_LoggedCall]:
         conversations: dict[str, tuple[str, int]] = {}
         names: set[str] = set()
         for earlier, request in pairs:
@@ -248,7 +261,7 @@ class _Explainer:
             price = self.prices.price(provider, model, at, request.wire)
             before, verdict, _ = judge_request(earlier, request, price)
             then = None if before is None else before.at
-            yield ExplainedCall(
+            explained = ExplainedCall(
                 place=request.place,
                 conversation=name,
                 turn=count + 1,
@@ -260,6 +273,10 @@ class _Explainer:
                 sentence=str(verdict),
                 verdict=verdict,
             )
+            other = earlier is not None and not earlier.continues and before is not None
+            like = earlier.call.place if earlier is not None and other else None
+            session = request.hints.conversation, request.hints.user
+            yield _LoggedCall(explained, session, like)
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
@@ -278,6 +295,37 @@ class _Explainer:
                 sentence=str(verdict),
                 verdict=verdict,
             )
+
+
+def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
+    """The calls in their order. The only call of its conversation that no other one begins like, in
+    a session with a longer conversation, is a side call."""
+    calls = list(logged)
+    lengths = Counter(one.explained.conversation for one in calls)
+    shared = {one.like for one in calls}
+    longer = {one.session for one in calls if lengths[one.explained.conversation] > 1}
+    for one in calls:
+        call = one.explained
+        alone = lengths[call.conversation] == 1 and call.place not in shared
+        if alone and call.verdict.result == "first" and one.session in longer:
+            verdict = as_side_call(call.verdict)
+            call = replace(call, verdict=verdict, sentence=str(verdict))
+        yield call
+
+
+def verdicts_of_requests(
+    places: Iterable[Path], format_: LogFormat | None, provider: str | None
+) -> dict[str, Verdict]:
+    """The verdicts on the calls of request logs, by file and line."""
+    explainer = _Explainer(RequestDefaults(provider=provider))
+    found = {}
+    for file in files_in(tuple(places), []):
+        lines = records_of(file, [])
+        if (format_ or detect(lines, is_request)) == "requests":
+            pairs = paired(explainer._requests(lines), explainer.steps)
+            for call in _with_side_calls(explainer._judged(pairs)):
+                found[call.place] = call.verdict
+    return found
 
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
@@ -322,6 +370,8 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
     if total.not_cacheable:
         counts += f", {total.not_cacheable} below the minimum"
+    if total.unknown:
+        counts += f", {total.unknown} unknown"
     yield f"{counted(total.turns, 'call')}: {counts}", "bold"
     if total.lost:
         yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"

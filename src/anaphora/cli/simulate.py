@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import click
 import msgspec
 
 from anaphora import catalog
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
+from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
+from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.simulator.chances import (
     CallChance,
@@ -22,11 +25,13 @@ from anaphora.cache.simulator.chances import (
     expected_usage,
 )
 from anaphora.cache.simulator.outcome import Span
+from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
 
 from .common import report_problems
+from .explain import verdicts_of_requests
 from .log_files import (
     LogFormat,
     SkippedInput,
@@ -84,6 +89,8 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     """The other outcomes that it may have, where its provider misses at random."""
     expected_usage: ExpectedUsage
     """All of its outcomes by their shares."""
+    verdict: Verdict | None = None
+    """As `anaphora explain` gives it; None without a bill and with `--as`."""
     range_usd: CostRange | None = None
     """Nine bills in ten are inside, by the errors of earlier predictions; None before there are
     enough of those."""
@@ -171,7 +178,10 @@ def command(
         refuse(problems)
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
-    report = _simulate(sources, problems, elsewhere)
+    judged: dict[str, Verdict] = {}
+    if elsewhere is None and any(source.trace.source == "requests" for source in sources):
+        judged = verdicts_of_requests(files, format_, provider)
+    report = _simulate(sources, problems, elsewhere, judged)
     print_report(report, page_lines(report), as_json=as_json)
     failed = False
     if plot is not None:
@@ -184,25 +194,36 @@ def command(
 
 
 def _simulate(
-    sources: list[FoundTrace], problems: list[Problem], elsewhere: tuple[str, str] | None
+    sources: list[FoundTrace],
+    problems: list[Problem],
+    elsewhere: tuple[str, str] | None,
+    judged: dict[str, Verdict],
 ) -> SimulationReport:
+    """`judged` are the verdicts on calls of request logs, by their places."""
     prices = PriceBook(time.time())
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
+    traces = [source.trace for source in sources]
     predictor = Predictor(elsewhere=elsewhere)
-    calls = predictor.play(source.trace for source in sources)
-    rows = tuple(
-        _row(call, by_id[call.trace], prices, moved=elsewhere is not None)
-        for call in tracked(calls, "simulating", total=count)
-    )
+    calls: Iterator[tuple[Predicted, TraceVerdict | None]]
+    if elsewhere is None:
+        calls = judge_calls(traces, predictor, prices.price)
+    else:
+        calls = ((call, None) for call in predictor.play(traces))
+    rows = []
+    for call, found in tracked(calls, "simulating", total=count):
+        source = by_id[call.trace]
+        verdict = None if found is None else found.verdict
+        verdict = judged.get(source.trace.calls[call.call].place or "", verdict)
+        rows.append(_row(call, source, prices, verdict, moved=elsewhere is not None))
     conversations: dict[tuple[str, str], list[CallRow]] = {}
     for row in rows:
         conversations.setdefault((row.place, row.conversation), []).append(row)
     return SimulationReport(
         elsewhere=None if elsewhere is None else "/".join(elsewhere),
-        rows=rows,
+        rows=tuple(rows),
         conversations=tuple(_totals(name, some) for (_, name), some in conversations.items()),
-        total=_totals("all", list(rows)),
+        total=_totals("all", rows),
         causes=dict(Counter(row.cause for row in rows if row.cause is not None).most_common()),
         skipped=problems_of(problems, "skipped", "rejected"),
         not_compared=problems_of(problems, "not_compared"),
@@ -212,7 +233,14 @@ def _simulate(
     )
 
 
-def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool) -> CallRow:
+def _row(
+    call: Predicted,
+    source: FoundTrace,
+    prices: PriceBook,
+    verdict: Verdict | None,
+    *,
+    moved: bool,
+) -> CallRow:
     """One prediction beside its bill; `moved`: the call is simulated on another model."""
     price = prices.price(call.provider, call.model, call.at, call.wire)
     trace = source.trace
@@ -252,6 +280,7 @@ def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool)
         spans=call.outcome.spans,
         chances=chances,
         expected_usage=expected_usage([SimulatedCall(predicted.read, predicted.cost_usd, chances)]),
+        verdict=verdict,
         range_usd=_range(call, price, usage),
     )
 

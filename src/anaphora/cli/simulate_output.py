@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
 from anaphora import catalog
-from anaphora.analysis.trace.predict import CAUSE_TEXTS
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.cache.simulator.chances import ChanceReason, ExpectedUsage
 from anaphora.cache.verdict import format_usd
 from anaphora.wording import counted

@@ -274,6 +274,7 @@ RESULT_COLOURS: dict[Result, str] = {
     "partial": "yellow",
     "miss": "red",
     "not_cacheable": "dim",
+    "unknown": "dim",
 }
 
 

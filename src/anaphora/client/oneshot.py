@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from anaphora.cache import PrefixIndex
+from anaphora.cache.comparison import comparable
 from anaphora.cache.plan import SingleCallPlanner, is_conversation
-from anaphora.cache.prefix import comparable
 from anaphora.cache.verdict import SentCall, Verdict, judge, saved_usd
 from anaphora.catalog import CacheRules, Price
 from anaphora.errors import NotFound
@@ -127,6 +127,7 @@ class OneShot(Caller):
             at=flight.sent_at,
             began=flight.first_at,
             usage=flight.reply.usage,
+            answer=flight.reply.message,
             complete=not prepared.call.ir.has_continued(),
         )
         flight.verdict, flight.predicted = self._compared.judge(

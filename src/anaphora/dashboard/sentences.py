@@ -15,11 +15,16 @@ _RESULTS = {
     "hit": "Read what was cached.",
     "partial": "Read a part of what was cached",
     "miss": "Read nothing of what was cached",
+    "unknown": "Read less than was cached, and the recording does not show why.",
 }
 #: The causes of verdicts in words.
 _CAUSES = MappingProxyType(
     {
         "changed": "the prompt changed",
+        "history_edited": "an earlier message was changed or removed",
+        "compaction": "the history was compacted",
+        "resumed": "the session was resumed or forked",
+        "side_call": "a side call has nothing of its conversation to read",
         "marker_on_volatile": "the marker is on content that changes",
         "marker_on_trailing_system": "the last marker was on a system message at the end",
         "model_changed": "the model changed",
@@ -36,7 +41,7 @@ _CAUSES = MappingProxyType(
         "not_persisted": "the provider caches whole units only, and none ended there",
         "evicted": "another conversation has taken the server's slot",
         "provider_side": "the loss is on the provider's side",
-        "unexplained": "the cause is unknown",
+        "unknown": "the cause is unknown",
     }
 )
 _SAME_JSON = "write JSON with sorted keys and one spelling, from one serializer"
@@ -69,6 +74,9 @@ _ADVICE = MappingProxyType(
         "message_dropped": "shorten the history seldom and by much, instead of a little every turn",
         "image_added": _APPEND,
         "image_gone": _APPEND,
+        "history_edited": _APPEND,
+        "compaction": "shorten the history seldom and by much, instead of a little every turn",
+        "resumed": "resume with the same model and tools, before the entry expires",
         "marker_on_volatile": RULES["wasted-marker"].fix,
         "marker_on_trailing_system": "put the marker on the last user or tool message instead",
         "model_changed": "keep one model for each conversation",
@@ -83,6 +91,7 @@ _ADVICE = MappingProxyType(
         "no_marker": "add a cache marker at the end of the stable part",
         "evicted": "give the server more slots, or keep each conversation on its slot",
         "provider_side": "nothing in the requests: report it to the provider if it goes on",
+        "unknown": "run the program under `anaphora watch`, which compares the requests",
     }
 )
 

@@ -33,7 +33,7 @@ class DetailedSums(msgspec.Struct, kw_only=True):
         `cause`, `outcome` and `block`."""
         self.total.add(call)
         if call.lost:
-            cause = names["cause"](call.cause or "unexplained")
+            cause = names["cause"](call.cause or "unknown")
             self.causes.setdefault(cause, CallSums()).add(call)
         if call.outcome != "ok":
             outcome = names["outcome"](call.outcome)

@@ -42,6 +42,7 @@ _RESULTS: Mapping[str, tuple[str, Tone]] = {
     "partial": ("Partial hit", "warn"),
     "miss": ("Miss", "bad"),
     "not_cacheable": ("Not cached", ""),
+    "unknown": ("Unknown", ""),
 }
 
 

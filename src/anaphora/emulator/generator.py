@@ -111,15 +111,19 @@ class Generator:
         latency = self._options.latency
         if generated.pace is not None:
             latency = msgspec.structs.replace(latency, pace=generated.pace)
-        scope = "" if facts.rules.isolation.value == "server" else workspace
-        if entry.batch:
-            scope += " in batches"  # which have a cache of their own
+        scope = _scope(request, facts)
         simulator, reasoning = self._billing.simulator(facts), generated.tokens(facts.profile)[1]
         opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
         outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
+        message = Message(role="assistant", parts=generated.parts)
         sent = SentCall(
-            rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
+            rendered=prompt.rendered,
+            plan=prompt.plan,
+            at=request.now,
+            usage=usage,
+            answer=message,
+            route=workspace,
         )
         compared = call.ir.cache.compare_with
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
@@ -134,7 +138,7 @@ class Generator:
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
             model=prompt.rendered.model,
-            message=Message(role="assistant", parts=generated.parts),
+            message=message,
             stop_reason=generated.stop_reason,
             stop_sequence=generated.stop_sequence,
             usage=usage,
@@ -219,6 +223,12 @@ def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None)
     if automatic is not None and automatic not in ttls:
         automatic = default
     return Plan(marks=marks, automatic=automatic)
+
+
+def _scope(request: RoutedRequest, facts: ModelFacts) -> str:
+    """What a call shares its cache with."""
+    scope = "" if facts.rules.isolation.value == "server" else request.workspace
+    return f"{scope} in batches" if request.entry.batch else scope  # which have one of their own
 
 
 def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:

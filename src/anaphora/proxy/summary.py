@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind, format_usd
+from anaphora.cache.verdict import CauseKind, as_side_call, format_usd
 from anaphora.cache.verdict.values import format_loss
 from anaphora.wording import counted
 
@@ -185,7 +185,10 @@ class Totals:
         """Notes whether it is a side call, and counts its calls there."""
         if conversation.first.side_call == side_call:
             return
-        conversation.first.side_call = side_call
+        first = conversation.first
+        first.side_call = side_call
+        if first.verdict is not None:
+            first.verdict = as_side_call(first.verdict, side_call=side_call)
         self.side_calls.add_sums(conversation.sums, 1 if side_call else -1)
         self.judged.add_sums(conversation.sums, -1 if side_call else 1)
 

@@ -57,7 +57,7 @@ def test_an_edit_is_found_at_its_byte(name: str, at: int, text: str) -> None:
     assert change.section == "messages"
     # What was read as far as the rules allow it was lost by the change, and nothing else.
     found = verdict_of(place, one, two, read=None)
-    assert found.result == "hit" or found.cause in ("changed", "marker_on_volatile")
+    assert found.result == "hit" or found.cause in ("history_edited", "marker_on_volatile")
     assert all(cause.kind != "provider_side" for cause in found.causes)
     # What was not read although the rules allow it was not lost by the change.
     found = verdict_of(place, one, two)

@@ -16,7 +16,7 @@ from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
 from support.tables import each_row
 
 from anaphora.tokens import Counts
-from anaphora.values import Usage
+from anaphora.values import Message, Usage
 
 Json = dict[str, Any]
 
@@ -91,6 +91,10 @@ def summarise(prompt: Json) -> None:
     prompt["messages"][:3] = [("user", ["Earlier: a file and a picture were looked at."])]
 
 
+def drop_oldest(prompt: Json) -> None:
+    del prompt["messages"][:2]
+
+
 def image_gone(prompt: Json) -> None:
     prompt["messages"][2] = ("user", ["And in the picture?"])
 
@@ -142,7 +146,6 @@ CHANGES: dict[str, tuple[Callable[[Json], None], str, str]] = {
     "an edited answer": (edit_message, "text_edited", "conversation"),
     "another number in an answer": (count_message, "counter", "conversation"),
     "a history cut off": (truncate, "message_dropped", "conversation"),
-    "a history summarised": (summarise, "message_dropped", "conversation"),
     "an image evicted": (image_gone, "image_gone", "conversation"),
     "an image attached again": (image_added, "image_added", "conversation"),
 }
@@ -165,13 +168,50 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     found = verdict_of(place, one, two, read=None)
     assert found.result in ("miss", "partial")
     assert found.change is not None
-    assert (found.cause, found.change.kind) == ("changed", kind), found.sentence
+    cause = "history_edited" if found.change.section == "messages" else "changed"
+    assert (found.cause, found.change.kind) == (cause, kind), found.sentence
     assert where in f"{found.change.label} {found.change.path}"
     assert found.broke
     # The byte is the first that differs, and the excerpts surround it.
     offset = found.change.offset
     assert one.data()[:offset] == two.data()[:offset]
     assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
+
+
+@each_row("name", WIRES)
+@each_row("shortened", [summarise, drop_oldest])
+def test_a_compaction_is_no_edit(name: str, shortened: Callable[[Json], None]) -> None:
+    """Several messages make room for one, or for none from the beginning on. What is no longer
+    sent is not lost; what stands behind it is paid again."""
+    place = PLACES[name]
+    after = grown(spec())
+    shortened(after)
+    one, two = split(place, body(place, spec())), split(place, body(place, after))
+    found = verdict_of(place, one, two, read=None)
+    # DeepSeek keeps whole units: the beginning that is left is none.
+    result = "miss" if name == "deepseek" else "partial"
+    assert (found.result, found.cause) == (result, "compaction"), found.sentence
+    assert found.predicted is not None
+    assert found.left is not None
+    assert found.lost < min(found.left, Counts(two).total) - found.predicted
+    assert not found.broke
+
+
+@each_row("name", WIRES)
+def test_a_summary_is_known_by_the_reply_that_it_repeats(name: str) -> None:
+    """Nothing of the history is left but the summary that the previous call was asked for."""
+    place = PLACES[name]
+    told = "\n".join(f"- File {at} holds a line about a cat on a mat." for at in range(4))
+    answer = Message.assistant(f"<analysis>Short.</analysis><summary>\n{told}\n</summary>")
+    before, after = spec(), spec()
+    before["messages"].append(("user", ["Summarise all of this."]))
+    after["messages"] = [("user", [f"This goes on. Summary:\n{told}"])]
+    one, two = split(place, body(place, before)), split(place, body(place, after))
+    found = verdict_of(place, one, two, read=None, earlier={"answer": answer})
+    assert found.cause == "compaction", found.sentence
+    assert (found.lost == 0) == (name != "deepseek")  # which keeps whole units
+    # Any other text in its place is the beginning of another history.
+    assert verdict_of(place, one, two, read=None).cause == "history_edited"
 
 
 @each_row("name", WIRES)
@@ -298,7 +338,7 @@ def test_a_parameter_precedes_bytes_hashed_after_its_section() -> None:
     edit_message(after)
     other = split(place, body(place, after, model="claude-opus-4-5"))
     found = verdict_of(place, split(place, body(place, spec())), other)
-    assert [cause.kind for cause in found.causes] == ["model_changed", "changed"]
+    assert [cause.kind for cause in found.causes] == ["model_changed", "history_edited"]
     # The other way round: tool choice voids messages, and the tools stand before those.
     after = {**grown(spec()), "params": {"tool_choice": {"type": "any"}}}
     move_tool(after)
@@ -369,7 +409,7 @@ def test_a_changed_route_is_found(name: str) -> None:
 def test_the_provider_is_not_blamed_where_something_is_unknown(unknown: Json) -> None:
     place = PLACES["anthropic"]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
-    assert verdict_of(place, one, two, **copy.deepcopy(unknown)).cause == "unexplained"
+    assert verdict_of(place, one, two, **copy.deepcopy(unknown)).cause == "unknown"
 
 
 # ── Markers, minimum, look-back ──────────────────────────────────────────────────────────────────

@@ -177,7 +177,7 @@ def test_an_edit_at_the_end_is_not_blamed_for_what_stands_before_it(name: str) -
         assert kept > 0.9 * Counts(one).total - 1200
     assert found.losses["provider_side"] == kept
     (edit,) = (kind for kind in found.losses if kind != "provider_side")
-    assert edit in ("changed", "marker_on_volatile")
+    assert edit in ("history_edited", "marker_on_volatile")
     assert found.losses[edit] == lost - kept
     assert f"{kept:,} because the loss is on the provider's side" in found.sentence
     assert f"{lost - kept:,} because the text was edited at character 6 of" in found.sentence
@@ -205,7 +205,7 @@ def test_an_estimate_does_not_accuse_the_provider() -> None:
     one, two = split(place, body(place, before)), split(place, body(place, after))
     kept = verdict_of(place, one, two, read=None).predicted
     assert kept is not None
-    assert verdict_of(place, one, two, read=kept - 512).cause == "changed"
+    assert verdict_of(place, one, two, read=kept - 512).cause == "history_edited"
     assert "provider_side" in verdict_of(place, one, two, read=128).losses
 
 
@@ -215,7 +215,7 @@ def test_the_provider_is_not_blamed_for_a_part_where_times_are_unknown() -> None
         split(place, body(place, long_message(f"Which {one}? " * 300))) for one in ("one", "two")
     )
     found = verdict_of(place, one, two, earlier={"at": None})
-    assert [cause.kind for cause in found.causes] == ["unexplained", "changed"]
+    assert [cause.kind for cause in found.causes] == ["unknown", "history_edited"]
     assert "the times of the calls are not recorded" in found.sentence
 
 

@@ -145,6 +145,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     copy of it took; earlier messages were changed or removed. None: nothing that is recorded."""
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
+    place: str | None = None
+    """Its file and line, where a call has one of its own."""
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():

@@ -1,7 +1,8 @@
 """Verdicts on recorded conversations: each call against the billed call before it.
 
 A recording has one list of messages that only grows, and often lacks the system prompt. So what
-broke is seldom visible in it; what was billed is.
+broke is seldom visible in it: a loss is named where the clock, the rules or the program itself
+(a resumed session, a compaction) show its cause, and is unknown elsewhere.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.verdict import SentCall, Verdict, judge
+from anaphora.cache.verdict import SentCall, Verdict, judge, side_call
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 
 from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
-from .predict import CAUSE_TEXTS, Predicted, Predictor
+from .predict import Predicted, Predictor
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
@@ -37,10 +38,19 @@ def judge_traces(
 ) -> Iterator[TraceVerdict]:
     """A verdict for every billed call, in the order in which they happened. `steps` is what bills
     of other conversations have shown, and learns from these."""
+    for _, judged in judge_calls(traces, Predictor(steps=steps), price):
+        if judged is not None:
+            yield judged
+
+
+def judge_calls(
+    traces: Iterable[Trace], predictor: Predictor, price: Pricing | None = None
+) -> Iterator[tuple[Predicted, TraceVerdict | None]]:
+    """Every call in the order in which they happened; those with a bill have a verdict."""
     rendered = {trace.id: _RenderedTrace(trace) for trace in traces}
-    for predicted in Predictor(steps=steps).play([each.trace for each in rendered.values()]):
-        if predicted.billed is not None:
-            yield rendered[predicted.trace].judge(predicted, price)
+    for predicted in predictor.play([each.trace for each in rendered.values()]):
+        billed = predicted.billed is not None
+        yield predicted, rendered[predicted.trace].judge(predicted, price) if billed else None
 
 
 class _RenderedTrace:
@@ -52,6 +62,8 @@ class _RenderedTrace:
         self._log, self._ends = _message_log(trace)
         self._tools = _tools_run(trace)
         self._before: SentCall | None = None
+        self._ttl: Ttl | None = None
+        """For how long calls without recorded markers have written, by their bills."""
 
     def judge(self, predicted: Predicted, price: Pricing | None) -> TraceVerdict:
         call, provider = self.trace.calls[predicted.call], predicted.provider
@@ -66,27 +78,43 @@ class _RenderedTrace:
             rendered=rendered,
             plan=self._plan(call, rendered, rules),
             at=call.at,
+            began=call.t_first,
+            ended=call.ended,
             usage=call.usage.usage(),
+            began_by=call.began_by,
             complete=False,  # messages are recorded, not the bytes that were sent
         )
+        if self._is_side_call(predicted.call, rules):
+            return TraceVerdict(predicted, model, side_call(sent))
         outcome, lapsed = predicted.outcome, predicted.lapsed
         if lapsed is not None and call.usage.cache_read <= lapsed.read:
             outcome = lapsed
+        # Where the clock stepped back, nothing can be said about the time between the two.
+        later = replace(sent, at=None, began=None, ended=None) if call.gap_unknown else sent
         verdict = judge(
             self._before,
-            sent,
+            later,
             rules,
             outcome=outcome,
             price=None if price is None else price(provider, model, call.at, predicted.wire),
             profile=profile,
         )
         self._before = sent
-        likely = predicted.cause
-        if verdict.cause == "unexplained" and likely is not None and likely != "unexplained":
-            text = f"{CAUSE_TEXTS[likely]} (likely, from the bills)"
-            first, *others = verdict.causes
-            verdict = replace(verdict, causes=(replace(first, text=text), *others))
         return TraceVerdict(predicted, model, verdict)
+
+    def _is_side_call(self, index: int, rules: CacheRules) -> bool:
+        """Whether the next call reads what the call before this one left, and this one did not: it
+        was sent beside the conversation."""
+        call, before = self.trace.calls[index].usage, self._before
+        left = None if before is None or before.usage is None else before.usage
+        later = (one.usage for one in self.trace.calls[index + 1 :] if one.usage is not None)
+        after = next(later, None)
+        if call is None or left is None or after is None or left.input is None:
+            return False
+        cached = (left.read or 0) + (left.written_total or 0)
+        if not rules.needs_marks:
+            cached = max(cached, rules.whole_granules(left.input))
+        return call.total < cached <= after.cache_read and call.cache_read < cached
 
     def _rendered(
         self, call: TraceCall, model: str, params: dict[str, bytes], per_token: float
@@ -112,6 +140,14 @@ class _RenderedTrace:
             bytes_per_token=per_token,
         )
 
+    def _written_for(self, call: TraceCall, rules: CacheRules) -> Ttl:
+        """The TTL that the bills show: the longest of this call's, else that of the last one."""
+        written = [] if call.usage is None else [*call.usage.by_ttl]
+        self._ttl = next((ttl for ttl in rules.ttls.value if ttl in written), self._ttl)
+        if self._ttl is not None:
+            return self._ttl
+        return "5m" if rules.default_ttl is None else rules.default_ttl.value
+
     def _plan(self, call: TraceCall, rendered: Rendered, rules: CacheRules) -> Plan | None:
         """The markers that were sent; one behind the last block where none are recorded."""
         if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
@@ -131,7 +167,7 @@ class _RenderedTrace:
             elif isinstance(where, int) and where < len(self._ends):
                 marks[min(last, tools + self._ends[where] - 1)] = lifetime
         if call.breakpoints is None:
-            marks[last] = "5m"
+            marks[last] = self._written_for(call, rules)
         placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))
         return Plan(marks=placed, automatic=automatic)
 

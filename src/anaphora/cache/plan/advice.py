@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from anaphora.cache.lifetime import is_alive, ttl_seconds
 from anaphora.catalog import CacheRules
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.rendered.plan import misfit, unholdable
@@ -209,7 +210,7 @@ class HandlePlanner:
     ) -> Plan:
         """`end` is the last chunk that a handle could hold, `tokens` the length up to there,
         `usual` how many calls such a conversation has."""
-        if self._expires <= at:
+        if not is_alive(self._expires, at):
             self._handle = None
         handle, seconds = self._handle, _lifetime(gaps, at)
         pays = self._pays(gaps, tokens, at, usual)
@@ -241,7 +242,7 @@ class HandlePlanner:
         storage = hours * float(rules.storage_price.value) / float(self.price)
         with_handle = (1.0 if self._handle is None else 0.0) + uses * read + storage
         missed = rules.missed.value if rules.missed is not None else 0.0
-        life = TTL_SECONDS[rules.default_ttl.value] if rules.default_ttl is not None else 0
+        life = ttl_seconds(rules) if rules.default_ttl is not None else 0.0
         found = gaps.within(life, at) * (1 - missed) if rules.mechanism.value == "both" else 0.0
         return with_handle < uses * (found * read + (1 - found))
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.cache.sent_call import shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
@@ -260,7 +261,7 @@ class MarkerPlanner:
         if self._state.written is None:
             return None
         position, key, expires = self._state.written
-        if position >= tail or expires < at:
+        if position >= tail or not is_alive(expires, at):
             return None
         if (last := self._unkeyed) is not None:
             if shared_chunks(prompt.rendered, last.rendered) > position:
@@ -283,7 +284,8 @@ class MarkerPlanner:
         for mark in reversed(plan.marks):
             if prompt.tokens(mark.chunk) >= self._minimum:
                 key = prompt.key(mark.chunk) if keyed else None
-                self._state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
+                expires = expiry(at, TTL_SECONDS[mark.ttl])
+                self._state.written = mark.chunk, key, expires
                 self._unkeyed = None
                 return True
         return False

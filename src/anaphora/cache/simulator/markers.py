@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
@@ -38,6 +39,9 @@ class CacheEntry(msgspec.Struct):
     since: float = -math.inf
     """When the response that wrote it began; the request, where that is not known."""
 
+    def can_be_read(self, at: float) -> bool:
+        return self.readable < at and is_alive(self.expires, at)
+
 
 class EntryTable:
     """The cached prefixes of one account. No operation depends on how many there are."""
@@ -59,7 +63,7 @@ class EntryTable:
         """Adds an entry that lives for its TTL. One that lives longer stays, and can be read as
         soon as either call's could."""
         old = self._entries.get(key)
-        expires = at + TTL_SECONDS[ttl]
+        expires = expiry(at, TTL_SECONDS[ttl])
         if old is not None and old.expires > at:
             if expires > old.expires:
                 old.expires, old.ttl = expires, ttl
@@ -73,7 +77,7 @@ class EntryTable:
     @staticmethod
     def refresh(entry: CacheEntry | None, at: float) -> None:
         """A read restarts an entry's lifetime."""
-        if entry is not None and (expires := at + TTL_SECONDS[entry.ttl]) > entry.expires:
+        if entry is not None and (expires := expiry(at, TTL_SECONDS[entry.ttl])) > entry.expires:
             entry.expires = expires
 
     def purge(self, at: float) -> None:
@@ -82,7 +86,7 @@ class EntryTable:
         while queue and (queue[0][0] < at or len(entries) > self._most):
             due, _, key = heapq.heappop(queue)
             entry = entries[key]
-            if entry.expires + TTL_SECONDS[entry.ttl] > due:
+            if expiry(entry.expires, TTL_SECONDS[entry.ttl]) > due:
                 self._enqueue(key, entry)  # used since then
             else:
                 del entries[key]
@@ -99,7 +103,7 @@ class EntryTable:
 
     def _enqueue(self, key: Hashable, entry: CacheEntry) -> None:
         self._count += 1
-        due = entry.expires + TTL_SECONDS[entry.ttl]
+        due = expiry(entry.expires, TTL_SECONDS[entry.ttl])
         heapq.heappush(self._queue, (due, self._count, key))
 
 
@@ -150,7 +154,7 @@ class MarkerCache(SavedMarkers):
         marks, found = lookup.marks, -1
         for position in self._positions(prompt, marks):
             entry = self._entries.get(key_of(position)) if position < lookup.position else None
-            if entry is not None and entry.readable < at <= entry.expires:
+            if entry is not None and entry.can_be_read(at):
                 found = position
                 break
         writes = tuple(mark for mark in self._writing(prompt, marks) if mark.chunk > found)
@@ -196,12 +200,12 @@ class MarkerCache(SavedMarkers):
             entry = get(key_of(position))
             if entry is None:
                 continue
-            if entry.readable < at <= entry.expires:
+            if entry.can_be_read(at):
                 found, alive = position, entry
                 break
             if reason != "new":
                 continue
-            if entry.expires < at:
+            if not is_alive(entry.expires, at):
                 reason, detail = "expired", f"{at - entry.expires:.0f} s ago"
             else:
                 wait = entry.readable - at
@@ -236,7 +240,7 @@ class MarkerCache(SavedMarkers):
     def _out_of_reach(self, key_of: KeyOf, last: int, at: float) -> tuple[Reason, str]:
         for position in range(last, max(-1, last - _FAR), -1) if len(self._entries) else ():
             entry = self._entries.get(key_of(position))
-            if entry is not None and entry.readable < at <= entry.expires:
+            if entry is not None and entry.can_be_read(at):
                 blocks = counted(last - position, "block")
                 return "beyond_lookback", f"{blocks} before the last marker"
         return "new", ""

@@ -149,12 +149,12 @@ def predict_read(
     """From two simulated calls: the previous one, which was billed `usage` and may have had markers
     of the provider's, and this."""
     kept = wrote.kept
-    missed = bool(kept) and usage is not None and usage.read == 0
-    if not (rules.needs_marks or marked) and (not kept or missed):
+    if not (rules.needs_marks or marked):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)
-    elif usage is not None and usage.read is not None:
+        return Prediction(left=left, read=outcome.read, outcome=outcome, exact=False)
+    if usage is not None and usage.read is not None:
         left = usage.read + (usage.written_total or 0)
     else:
         left = kept

@@ -19,6 +19,7 @@ from collections.abc import Hashable
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.cache.prefix import common_bytes, deepest_known
 
 from .view import KeyOf, PromptView, salt_of
@@ -250,7 +251,7 @@ class PrefixTree:
         """Forgets chains that were not used for that long."""
         while self._recent:
             oldest = next(iter(self._recent))
-            if oldest.uses and oldest.uses[-1][1] + lifetime >= at:
+            if oldest.uses and is_alive(expiry(oldest.uses[-1][1], lifetime), at):
                 return
             self._forget(oldest)
 

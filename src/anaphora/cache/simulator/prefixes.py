@@ -6,11 +6,11 @@ import math
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive, oldest_use, ttl_seconds
 from anaphora.cache.sent_call import SentCall, shared_chunks
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind, Plan
 from anaphora.tokens import Bills, Counts
-from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .prefix_tree import MOST_BLOCKS, Chain, PrefixMatch, PrefixTree, Reach
@@ -35,7 +35,7 @@ class PrefixCache:
     def __init__(self, rules: CacheRules, most: int | None = None) -> None:
         self._rules = rules
         self._units = rules.automatic_breakpoint.value == "units"
-        self.lifetime = lifetime_of(rules)
+        self.lifetime = ttl_seconds(rules)
         """Seconds after its last use in which a prompt can be read: by the rules, unless bills have
         shown another."""
         self._tree = PrefixTree(
@@ -140,7 +140,7 @@ class PrefixCache:
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> PrefixLookup:
         match = self._tree.match(prompt, key_of)
         chain, position = match.chain, match.position
-        since = at - self.lifetime
+        since = oldest_use(self.lifetime, at)
         reason: Reason = "new"
         detail = ""
         while chain is not None:
@@ -188,12 +188,6 @@ class PrefixCache:
         return prefix_outcome(self._rules, total, shared, lookup.reason, lookup.detail)
 
 
-def lifetime_of(rules: CacheRules) -> float:
-    """Seconds after its last use in which a prompt can be read."""
-    ttl, ttls = rules.default_ttl, rules.ttls.value
-    return float(TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0)
-
-
 def prefix_outcome(
     rules: CacheRules, total: int, shared: int, reason: Reason, detail: str = ""
 ) -> Outcome:
@@ -224,7 +218,8 @@ def simulate_extension(
         return None
     if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
         return None
-    if made.lives_from < max(made.at, at - lifetime_of(rules)) or not made.readable < at:
+    expires = expiry(made.lives_from, ttl_seconds(rules))
+    if made.lives_from < made.at or not made.readable < at or not is_alive(expires, at):
         return None
     if shared_chunks(after, before) < chunks:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from anaphora.cache.lifetime import moments, used_at
 from anaphora.catalog import CacheRules, Moment
 
 from .outcome import Outcome, Span
@@ -92,19 +93,11 @@ def made_call(
 ) -> MadeCall:
     """A call of that time, as the rules count it: see `Simulator.call`."""
     start = at if began is None else began
-    moments: dict[Moment, float] = {
-        "request_start": at,
-        "response_start": start,
-        "response_end": start if ended is None else ended,
-    }
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:
         readable_from = "response_end"  # it began before that
-    lives_from = moments[rules.ttl_from.value]
-    assumed = rules.response_seconds
-    if began is None and ended is not None and assumed is not None:
-        lives_from = min(ended, at + assumed.value)
-    readable = moments[readable_from] + delay
+    lives_from = used_at(rules, at, began=began, ended=ended)
+    readable = moments(at, began=began, ended=ended)[readable_from] + delay
     return MadeCall(at, readable, lives_from, start, reasoning)
 
 

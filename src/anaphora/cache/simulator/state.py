@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 
@@ -57,12 +58,12 @@ class HandleSimulator:
             reason = f"{tokens} tokens are too few for a handle; the minimum is {minimum}"
             raise InvalidRequest(reason, path="tokens")
         self._ended.pop(handle, None)
-        self._handles[handle] = StoredHandle(tokens, at, at + seconds)
+        self._handles[handle] = StoredHandle(tokens, at, expiry(at, seconds))
         return Outcome(spans_of(Span(0, tokens, "uncached", "new")))
 
     def extend(self, handle: str, *, at: float, seconds: float) -> None:
         """Lets a handle live for `seconds` from now. Reading does not extend it."""
-        self._alive(handle, at).expires = at + seconds
+        self._alive(handle, at).expires = expiry(at, seconds)
 
     def release(self, handle: str, *, at: float) -> None:
         self._alive(handle, at)
@@ -101,7 +102,8 @@ class HandleSimulator:
         return handle
 
     def _end_expired(self, at: float) -> None:
-        for name in [name for name, handle in self._handles.items() if handle.expires < at]:
+        ended = [name for name, one in self._handles.items() if not is_alive(one.expires, at)]
+        for name in ended:
             self._end(name, self._handles[name].expires)
 
     def _end(self, name: str, at: float) -> None:

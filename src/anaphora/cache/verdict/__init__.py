@@ -12,14 +12,14 @@ conversation are compared without reading what they share.
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import comparable
+from anaphora.cache.comparison import comparable
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 
-from .causes import preflight
 from .changes import find_change
-from .judgement import judge, saved_usd
+from .judgement import as_side_call, judge, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
+from .preflight import preflight
 from .values import (
     VOLATILE,
     Cause,
@@ -42,6 +42,7 @@ __all__ = [
     "Result",
     "SentCall",
     "Verdict",
+    "as_side_call",
     "comparable",
     "diagnosis_of",
     "find_change",
@@ -52,4 +53,5 @@ __all__ = [
     "predicted_usage",
     "preflight",
     "saved_usd",
+    "side_call",
 ]

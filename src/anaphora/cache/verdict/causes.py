@@ -1,23 +1,36 @@
-"""Why less was read than could have been: changed bytes and parameters, the clock, the rules."""
+"""Why less was read than had been cached: changed bytes and parameters, the clock, the rules.
+
+    why_not_read(earlier, later, rules, change, profile, read, expected)
+
+The provider is blamed only where bytes, clock and rules prove that the read was possible; where
+something is not recorded, the cause is unknown, and the text says what would tell.
+"""
 
 from __future__ import annotations
 
 import re
 
-from anaphora.cache.prefix import first_difference, tokens_behind
+from anaphora.cache.history import history_change
+from anaphora.cache.lifetime import (
+    expiry,
+    is_alive,
+    last_ttl,
+    moments,
+    ttl_seconds,
+    used_at,
+    used_at_latest,
+)
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.cache.simulator.slots import SIMILARITY
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
-from anaphora.rendered import Chunk, Kind, Plan, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Section, Ttl
+from anaphora.values import Section
 from anaphora.wording import counted
 
-from .changes import change_at
-from .json_blocks import block_of
 from .values import VOLATILE, Cause, Change
 
 #: Parameters whose values are not private. Of the others only the name is shown.
@@ -27,13 +40,27 @@ _MOST_SHOWN = 60
 #: The error of a token estimate where the model is unknown.
 TOKEN_ERROR = 0.25
 
+#: What would tell the cause.
+BODIES_UNKNOWN = (
+    "the requests are not recorded as they were sent, so that what changed is not known:"
+    " `anaphora watch -- COMMAND` compares them"
+)
+TIMES_UNKNOWN = (
+    "the times of the calls are not recorded, so that the entry may have expired: log the time of"
+    " each call"
+)
+BEGAN_UNKNOWN = (
+    "the entry may have expired: its lifetime counts from the start of the response, which is not"
+    " recorded"
+)
+
 _IMAGE = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
     rb'|"mime_?[tT]ype"\s*:\s*"image/'
 )
 
 
-def find_causes(
+def why_not_read(
     earlier: SentCall,
     later: SentCall,
     rules: CacheRules,
@@ -43,118 +70,68 @@ def find_causes(
     expected: Prediction,
 ) -> tuple[Cause, ...]:
     """All causes, the most important first. `read` is what was read."""
-    local = _local(earlier, later, rules, change)
+    local = local_causes(earlier, later, rules, change)
     if not expected.left:  # nothing can change, expire or be lost that was not cached
         return not_cached(earlier, later, rules, profile), *local
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
+    clock = _clock(earlier, later, rules, read, changed=change is not None)
     causes = [
+        recorded_cause(earlier, later, clock),
         *local,
-        _clock(earlier, later, rules, read, changed=change is not None),
-        _no_marker(later, rules, "this call", "reads"),
+        clock,
+        no_marker_cause(later, rules, "this call", "reads"),
     ]
     if change is None:
-        causes.append(_lookback(earlier, later, rules))
-        causes.append(_thinking(earlier.rendered, later.rendered, profile))
+        causes.append(lookback_cause(earlier, later, rules))
+        causes.append(_thinking(earlier, later, rules, profile, read, expected))
     known = tuple(cause for cause in causes if cause is not None)
     return known or (remaining(earlier, later, rules, expected),)
 
 
-def preflight(
-    earlier: Rendered,
-    later: Rendered,
-    rules: CacheRules | None = None,
-    *,
-    plans: tuple[Plan | None, Plan | None] = (None, None),
-) -> tuple[Notice, ...]:
-    """Before anything is sent: what the later request loses of what the earlier one cached, and
-    what the provider may reject. With `rules` also causes that no byte shows: parameters, images,
-    the look-back. `plans` are the markers of the two calls, where the requests do not carry them.
-    """
-    before = SentCall(rendered=earlier, plan=plans[0])
-    after = SentCall(rendered=later, plan=plans[1])
-    offset = first_difference(earlier, later, earlier.cacheable)
-    change = None if offset is None else change_at(earlier, later, offset)
-    notices = [] if change is None else _bound_thinking(earlier, later, change)
-    counts, chunks = Counts(earlier, later.bills), cached_chunks(before)
-    if rules is not None:
-        unmarked = _no_marker(before, rules, "", "") is not None
-        if unmarked or counts.tokens(chunks) < rules.minimum_tokens.value:
-            return tuple(notices)  # nothing was cached
-    kept = first_difference(earlier, later, chunks) is None
-    if change is not None and not kept:
-        lost = tokens_behind(counts, chunks, change.offset, rules, marked=before.is_marked)
-        notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
-    if rules is None:
-        return tuple(notices)
-    causes = _local(before, after, rules, None)
-    if kept and (far := _lookback(before, after, rules)) is not None:
-        causes.append(far)
-    return (*notices, *(Notice(cause.kind, cause.text) for cause in causes))
+def recorded_cause(
+    earlier: SentCall | None, later: SentCall, clock: Cause | None = None
+) -> Cause | None:
+    """What a recording says about the beginning of a call's history."""
+    match later.began_by:
+        case None:
+            return None
+        case "compaction":
+            return Cause("compaction", "a summary replaced the history (compaction)")
+        case "edit":
+            return Cause("history_edited", "an earlier message was changed or removed")
+        case "resume" | "fork":
+            done = "resumed" if later.began_by == "resume" else "forked"
+            text = f"the session was {done}"
+            if earlier is not None and earlier.at is not None and later.at is not None:
+                text += f" {format_duration(later.at - earlier.at)} after its last call"
+            expired = clock is not None and clock.kind == "expired"
+            return Cause("resumed", f"{text}: {clock.text}" if expired and clock else text)
 
 
-def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
-    """Signed thinking that is sent behind a change: that of the earlier call, and that of its
-    reply."""
-    if not later.envelope.binds_thinking:
-        return []
-
-    def thinking(rendered: Rendered) -> list[Chunk]:
-        chunks = range(change.chunk, len(rendered))
-        return [rendered.chunk(at) for at in chunks if _kind(rendered, at) is Kind.THINKING]
-
-    known = {block_of(chunk).raw for chunk in thinking(earlier)}
-    bound = [
-        chunk
-        for chunk in thinking(later)
-        if (b'"signature"' in chunk.data or b'"redacted_thinking"' in chunk.data)
-        and (block_of(chunk).raw in known or _is_reply(earlier, later, chunk.index))
-    ]
-    if not bound:
-        return []
-    param = dict(later.envelope.cache_params).get("thinking", b"")
-    end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
-    more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
-    reason = (
-        f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
-        f" {change.place}: {end}"
-    )
-    return [Notice("thinking_bound", reason, bound[0].path)]
-
-
-def _is_reply(earlier: Rendered, later: Rendered, chunk: int) -> bool:
-    """Whether a block is in the message that answered the earlier call: the first one behind its
-    messages, by number or by the block before it."""
-    end = earlier.cacheable - 1
-    run, index = later.locate(chunk)
-    message, block = run.position(index)
-    if end < 0 or _kind(earlier, end) in (Kind.TOOL, Kind.SYSTEM):
-        return False
-    last, position = earlier.locate(end)
-    if message == last.position(position)[0] + 1:
-        return True
-    before = chunk - block - 1
-    return before >= 0 and block_of(later.chunk(before)).raw == block_of(earlier.chunk(end)).raw
-
-
-def _local(
+def local_causes(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
     """Changed parameters and changed bytes, in the order in which they are hashed; then images."""
     found = _parameters(earlier, later, rules)
     if change is not None:
-        found.append((_changed(earlier, rules, change), change.section))
+        found.append((_changed(earlier, later, rules, change), change.section))
     found.sort(key=lambda pair: rules.hash_order.value.index(pair[1]))
     images = _images(earlier.rendered, later.rendered, rules)
     return [cause for cause, _ in found] + ([] if images is None else [images])
 
 
-def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
+def _changed(earlier: SentCall, later: SentCall, rules: CacheRules, change: Change) -> Cause:
     marks = _marker_chunks(earlier, rules)
     only_here = bool(marks) and marks[0] == change.chunk == marks[-1]
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
         return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
-    return Cause("changed", change.place)
+    if change.section != "messages":
+        return Cause("changed", change.place)
+    if history_change(earlier, later.rendered, change.chunk) == "compaction":
+        text = "the history was compacted: earlier messages were replaced by a summary or left out"
+        return Cause("compaction", text)
+    return Cause("history_edited", change.place)
 
 
 def _trailing_system(earlier: SentCall, rules: CacheRules, change: Change | None) -> Cause | None:
@@ -255,19 +232,20 @@ def _clock(
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
-    ttl = _longest_ttl(earlier.marks, rules)
-    lives_from = earlier.at
-    if rules.ttl_from.value != "request_start" and earlier.began is not None:
-        lives_from = earlier.began
-    if ttl is not None and later.at - lives_from > TTL_SECONDS[ttl]:
-        ago = format_duration(later.at - lives_from - TTL_SECONDS[ttl])
+    ttl = last_ttl(earlier.marks, rules)
+    seconds = ttl_seconds(rules, ttl)
+    used = used_at_latest(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    expires = expiry(used, seconds)
+    if ttl is not None and not is_alive(expires, later.at):
+        ago = format_duration(later.at - expires)
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
-    if changed:
-        return None  # what changed is not read however long one waits
-    readable = earlier.at
-    if rules.readable_from.value != "request_start" and earlier.began is not None:
-        readable = earlier.began
+    used = used_at(rules, earlier.at, began=earlier.began, ended=earlier.ended)
+    if ttl is not None and not is_alive(expiry(used, seconds), later.at):
+        return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
+    if changed or not (earlier.complete and later.complete):
+        return None  # what changed, or may have, is not read however long one waits
+    readable = moments(earlier.at, began=earlier.began)[rules.readable_from.value]
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and read >= older:
         if gap < 0:
@@ -280,15 +258,6 @@ def _clock(
     return None
 
 
-def _longest_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    ttls = [mark.ttl for mark in plan.marks]
-    if plan.automatic is not None:
-        ttls.append(plan.automatic)
-    if not ttls and rules.mechanism.value != "explicit" and rules.default_ttl is not None:
-        ttls.append(rules.default_ttl.value)
-    return max(ttls, key=TTL_SECONDS.__getitem__, default=None)
-
-
 def format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -297,7 +266,7 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _no_marker(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
+def no_marker_cause(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
     plan = sent.marks
     if not rules.needs_marks or plan.marks or plan.automatic or plan.held:
         return None
@@ -312,7 +281,7 @@ def not_cached(
 ) -> Cause:
     """Why the earlier call left nothing in the cache."""
     usage = earlier.usage
-    unmarked = _no_marker(earlier, rules, "the previous call", "caches")
+    unmarked = no_marker_cause(earlier, rules, "the previous call", "caches")
     if unmarked is not None:
         short = rules.minimum_tokens.value
         if usage is None or not usage.input or usage.input >= short:
@@ -333,11 +302,11 @@ def not_cached(
             f"the previous prompt of about {counted(tokens, 'token')} was probably below {minimum}"
         )
         return Cause("below_minimum", f"{text}: nothing was written")
-    text = "the previous call wrote nothing, although its markers and the rules allow it"
-    return Cause("unexplained", text)
+    text = "the previous call wrote nothing, although its markers and the rules allow it; the"
+    return Cause("unknown", f"{text} provider's cache diagnostics would tell why")
 
 
-def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
+def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
     """The last write is farther from every marker than the provider looks back."""
     figure, unit = rules.lookback_positions, rules.lookback_unit
     if figure is None or unit is None:
@@ -354,7 +323,7 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
     behind = [chunk for chunk in next_marks if chunk >= written]
     if not behind:
         return Cause("lookback_exceeded", "no marker is at or behind the previous call's write")
-    kinds = [_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
+    kinds = [chunk_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
     counts = [lookback_steps(kinds, reading) for reading in unit.published]
     far = [count for count in counts if count > figure.value]
     if not far:
@@ -383,22 +352,38 @@ def _breakpoints(sent: SentCall, rules: CacheRules) -> list[int]:
     return sorted(chunks)
 
 
-def _thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Cause | None:
-    """Thinking since the last user message, which the provider drops at the next one."""
+def _thinking(
+    sent: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    profile: Profile | None,
+    read: int,
+    expected: Prediction,
+) -> Cause | None:
+    """Thinking since the last user message, which the provider drops at the next one. It explains
+    only what stands behind the first of it."""
     if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
         return None
-    if not any(_from_user(later, chunk) for chunk in range(len(earlier), len(later))):
+    earlier, after = sent.rendered, later.rendered
+    if not any(_from_user(after, chunk) for chunk in range(len(earlier), len(after))):
         return None
+    first = None
     for chunk in range(len(earlier) - 1, -1, -1):
-        if _kind(earlier, chunk) is Kind.THINKING:
-            text = "the provider drops thinking at a user turn, which invalidates the messages"
-            return Cause("thinking_dropped", text)
-        if _from_user(earlier, chunk):
-            return None
-    return None
+        if chunk_kind(earlier, chunk) is Kind.THINKING:
+            first = chunk
+        elif _from_user(earlier, chunk):
+            break
+    if first is None:
+        return None
+    counts = Counts(earlier, after.bills)
+    behind = (counts.total - counts.tokens(first)) * (1 + profile.token_error.value)
+    if read < expected.left - behind - rules.granule_tokens.value:
+        return None
+    text = "the provider drops thinking at a user turn, which invalidates the messages"
+    return Cause("thinking_dropped", text)
 
 
-def _kind(rendered: Rendered, chunk: int) -> Kind:
+def chunk_kind(rendered: Rendered, chunk: int) -> Kind:
     run, index = rendered.locate(chunk)
     return run.log.kinds[index]
 
@@ -423,12 +408,9 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
     if rules.needs_marks and rules.slots.value and unseen:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
-    unknown = []
     if not (earlier.complete and later.complete):
-        unknown.append("parts of the requests are not recorded")
+        return Cause("unknown", BODIES_UNKNOWN)
     if earlier.at is None or later.at is None:
-        unknown.append("the times of the calls are not recorded")
-    if unknown:
-        return Cause("unexplained", f"the cause is unknown ({' and '.join(unknown)})")
+        return Cause("unknown", TIMES_UNKNOWN)
     text = "the loss is on the provider's side: bytes, parameters and rules all allow the read"
     return Cause("provider_side", text)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from msgspec.structs import replace
+
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.values import Usage
 
+from .causes import recorded_cause
 from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
-from .values import Diagnosis, Result, Verdict, agrees
+from .values import Cause, Diagnosis, Result, Verdict, agrees
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
@@ -33,13 +36,7 @@ def judge(
     prediction that was already made, `diagnosis` the provider's own."""
     billed_read = later.usage.read if later.usage is not None else None
     if earlier is None:
-        return Verdict(
-            result="first",
-            billed=billed_read,
-            total=later.usage.input if later.usage is not None else None,
-            saved=saved_usd(later.usage, price),
-            diagnosis=diagnosis,
-        )
+        return _first(later, price, diagnosis)
     if not rules.slots.value:
         earlier, later = unmarked(earlier), unmarked(later)
     if expected is None:
@@ -65,6 +62,29 @@ def judge(
         agrees=None
         if diagnosis is None
         else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
+    )
+
+
+def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
+    """The verdict on a call beside a conversation: it has nothing of it to read."""
+    return as_side_call(_first(sent, price, None))
+
+
+def as_side_call(verdict: Verdict, *, side_call: bool = True) -> Verdict:
+    """The verdict on a first call that turned out to be a side call, or to be none."""
+    text = "it shares no beginning with the conversation of its session, and no call follows it"
+    return replace(verdict, causes=(Cause("side_call", text),) if side_call else ())
+
+
+def _first(sent: SentCall, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
+    recorded = recorded_cause(None, sent)
+    return Verdict(
+        result="first",
+        causes=() if recorded is None else (recorded,),
+        billed=None if sent.usage is None else sent.usage.read,
+        total=None if sent.usage is None else sent.usage.input,
+        saved=saved_usd(sent.usage, price),
+        diagnosis=diagnosis,
     )
 
 

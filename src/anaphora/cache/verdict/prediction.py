@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from anaphora.cache.history import gone_tokens
 from anaphora.cache.prefix import first_difference
 from anaphora.cache.sent_call import SentCall, updated_bills
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
@@ -20,7 +21,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Usage
 
-from .causes import TOKEN_ERROR, find_causes, remaining
+from .causes import TOKEN_ERROR, remaining, why_not_read
 from .changes import find_change
 from .values import CHANGED, PARAMETERS, Cause, Change, Result
 
@@ -34,7 +35,9 @@ def predict(
     """What the later call should read, from these two calls and nothing else."""
     if outcome is None:
         start, then, reasoning = _times(earlier, later)
-        made = made_call(rules, start, began=earlier.began, reasoning=reasoning)
+        made = made_call(
+            rules, start, began=earlier.began, ended=earlier.ended, reasoning=reasoning
+        )
         pair = simulate_extension(rules, earlier, later, made, then, later.rendered.bills)
         if pair is not None:
             return predict_read(pair[0], earlier.usage, pair[1], rules, marked=earlier.is_marked)
@@ -100,7 +103,12 @@ def _simulate_pair(
     """The earlier call in an empty cache, and the later one after it."""
     start, then, reasoning = _times(earlier, later)
     wrote = simulator.call(
-        before, at=start, began=earlier.began, reasoning=reasoning, scope=earlier.route
+        before,
+        at=start,
+        began=earlier.began,
+        ended=earlier.ended,
+        reasoning=reasoning,
+        scope=earlier.route,
     )
     after = RenderedPrompt(later.rendered, later.marks)
     return wrote, simulator.predict(after, at=then, scope=later.route)
@@ -144,7 +152,7 @@ def reusable_tokens(
 # ── What was not read ─────────────────────────────────────────────────────────────────────────────
 
 #: Causes with which it is known what could still be read.
-_SIMULATED = CHANGED | PARAMETERS | {"marker_on_trailing_system", "other_route"}
+_SIMULATED = CHANGED | PARAMETERS | {"compaction", "marker_on_trailing_system", "other_route"}
 
 
 class Loss(NamedTuple):
@@ -172,15 +180,28 @@ def explain_loss(
         if change is None:
             return Loss(result)
         result = "partial"  # a prediction of both calls is exact
-    causes = find_causes(earlier, later, rules, change, profile, read, expected)
-    # Tokens that are no longer sent are not paid again.
+    causes = why_not_read(earlier, later, rules, change, profile, read, expected)
     missed = reusable_tokens(earlier, later, rules, expected, causes[0]) - read
+    if change is not None and expected.left:
+        # Tokens that are no longer sent are not paid again.
+        behind = max(0, expected.left - expected.read)
+        missed -= min(behind, gone_tokens(earlier, later.rendered, change.chunk))
     lost = max(0, min(missed, (usage.input or 0) - read))
     causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
     if causes[0].kind == "below_minimum":
         result = "not_cacheable"
+    elif causes[0].kind == "unknown":
+        result, lost = "unknown", 0  # nothing proves that more could have been read
+    elif not _is_proven(later, causes):
+        lost = 0
     explained = any(cause.kind in CHANGED for cause in causes)
     return Loss(result, causes, change if explained else None, lost)
+
+
+def _is_proven(later: SentCall, causes: tuple[Cause, ...]) -> bool:
+    """Whether what a recording says about a history is shown by bytes or clock as well: a program
+    that resumes or compacts a session may send something else."""
+    return later.began_by is None or any(cause.kind == "expired" for cause in causes)
 
 
 def _split_causes(
@@ -197,6 +218,8 @@ def _split_causes(
     before a change could still be read, so its loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes
+    if not (earlier.complete and later.complete):
+        return causes  # what stands before a recorded change is not known
     possible = min(expected.read, expected.left)
     if any(cause.kind == "images_changed" for cause in causes):
         leading = sum(run.count for run in later.rendered.runs if run.section != "messages")

@@ -12,9 +12,10 @@ from anaphora.values import Reply, Section
 from anaphora.values.codec import html_of
 from anaphora.wording import counted
 
-Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable"]
+Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
 """Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
-was below the provider's minimum."""
+was below the provider's minimum; `unknown`: less was read, and nothing proves that more could have
+been."""
 
 #: The kinds of change, and how each is described.
 CHANGES: dict[str, str] = {
@@ -48,6 +49,10 @@ VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
     "changed",
+    "history_edited",
+    "compaction",
+    "resumed",
+    "side_call",
     "marker_on_volatile",
     "marker_on_trailing_system",
     "model_changed",
@@ -64,8 +69,9 @@ CauseKind: TypeAlias = Literal[
     "not_persisted",
     "evicted",
     "provider_side",
-    "unexplained",
+    "unknown",
 ]
+"""Why less was read than the previous call had cached."""
 
 
 #: Control characters are shown escaped, so that an excerpt stays on one line.
@@ -75,7 +81,7 @@ _ENDED = "(nothing: the text ends here)"
 
 
 #: Causes that are a change of bytes, which the verdict's `change` describes.
-CHANGED = frozenset(("changed", "marker_on_volatile"))
+CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
 #: Causes that are a change of something else that a cache depends on.
 PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
 
@@ -187,7 +193,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in named)
             text += f": {'; '.join(parts)}"
         elif named:
-            text += (", because " if self.left else ": ") + _reason(named[0], shown)
+            text += _joint(self) + _reason(named[0], shown)
         if others:
             text += f" (and {counted(len(others), 'more reason')})"
         text += "."
@@ -224,7 +230,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def broke(self) -> bool:
         """Whether something cached was not read because the prompt, or a parameter that its cache
-        depends on, changed."""
+        depends on, changed. A compaction is meant to change it."""
+        if self.cause == "compaction":
+            return False
         changed = self.change is not None or any(cause.kind in PARAMETERS for cause in self.causes)
         return changed and bool(self.left) and self.result in ("partial", "miss")
 
@@ -252,6 +260,8 @@ def _outcome(verdict: Verdict) -> str:
     predicted = " (predicted; there is no bill)" if verdict.billed is None else ""
     left, tokens = verdict.left, counted(read, "token")
     match verdict.result:
+        case "first" if verdict.cause == "side_call":
+            return "Side call"
         case "first" if read and verdict.total is not None:
             return f"First call seen: {read:,} of {counted(verdict.total, 'token')} read"
         case "first":
@@ -270,6 +280,17 @@ def _outcome(verdict: Verdict) -> str:
             return f"Miss: none of {counted(left, 'cached token')} read{predicted}"
         case "miss" | "not_cacheable":
             return f"Not cached{predicted}"
+        case "unknown" if left:
+            return f"Unknown: {read:,} of {counted(left, 'cached token')} read"
+        case "unknown":
+            return "Unknown"
+
+
+def _joint(verdict: Verdict) -> str:
+    """What stands between what happened and why."""
+    if not verdict.left:
+        return ": "
+    return "; " if verdict.result == "unknown" else ", because "
 
 
 def _reason(cause: Cause, change: Change | None) -> str:
@@ -311,7 +332,7 @@ _CODES: dict[str, _Codes] = {
         "system_changed": ((), ("system",)),
         "tools_changed": ((), ("tools",)),
         "messages_changed": (
-            ("thinking_dropped", "images_changed", "parameter_changed"),
+            ("thinking_dropped", "images_changed", "parameter_changed", "compaction"),
             ("messages",),
         ),
     },
@@ -323,8 +344,8 @@ _CODES: dict[str, _Codes] = {
         "reasoning_effort": (("parameter_changed",), ()),
         "verbosity": (("parameter_changed",), ()),
         "service_tier": (("parameter_changed",), ()),
-        "context_compacted": ((), ("messages",)),
-        "input": ((), ("messages", "system")),
+        "context_compacted": (("compaction",), ("messages",)),
+        "input": (("compaction",), ("messages", "system")),
     },
 }
 
@@ -394,5 +415,5 @@ def agrees(
     kinds, sections = known
     if any(cause.kind in kinds for cause in causes):
         return True
-    bytes_changed = any(cause.kind in ("changed", "marker_on_volatile") for cause in causes)
+    bytes_changed = any(cause.kind in CHANGED for cause in causes)
     return bytes_changed and change is not None and change.section in sections

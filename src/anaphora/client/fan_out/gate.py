@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
@@ -64,7 +65,7 @@ class _Beginning(msgspec.Struct, eq=False):
 
     def is_alive(self, now: float) -> bool:
         seconds = _AUTOMATIC_SECONDS if self.ttl is None else TTL_SECONDS[self.ttl] * _MARGIN
-        return not self.readable.is_set() or now - self.used < seconds
+        return not self.readable.is_set() or is_alive(expiry(self.used, seconds), now)
 
 
 class _Waiting(msgspec.Struct, eq=False):

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
+from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.plan import refreshes
 from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.catalog import Price
@@ -46,8 +47,8 @@ def cached_prefix(state: ProviderState, at: float) -> CachedPrefix | None:
         tokens = max(tokens, rules.whole_granules(usage.input or 0))
     if ttl is None or tokens < max(1, rules.minimum_tokens.value):
         return None
-    expires = sent.at + TTL_SECONDS[ttl]
-    if at >= expires:
+    expires = expiry(used_at(rules, sent.at, began=sent.began), ttl_seconds(rules, ttl))
+    if not is_alive(expires, at):
         return None
     longer = [mark for mark in plan.marks if TTL_SECONDS[mark.ttl] > TTL_SECONDS[ttl]]
     kept = 0
@@ -70,7 +71,7 @@ def refresh_pays(
     pause were sent, and `most` may be."""
     planner = state.planner(at)
     pauses, last = planner.pauses, planner.state.gaps.last
-    if at >= prefix.expires or last is None or not pauses.lengths or done >= most:
+    if not is_alive(prefix.expires, at) or last is None or not pauses.lengths or done >= most:
         return False
     count, _ = refreshes(
         state.target.rules,

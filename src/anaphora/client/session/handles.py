@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any
 
+from anaphora.cache.lifetime import is_alive
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.transport import read_answer
 from anaphora.errors import AnaphoraError, Forbidden, NotFound
@@ -120,7 +121,7 @@ class Handles:
         return all(until < at for until in self._alive.values())
 
     def _gone(self, handle: str, at: float) -> None:
-        if self._alive.pop(handle, 0.0) >= at:  # otherwise it has expired
+        if is_alive(self._alive.pop(handle, 0.0), at):
             memory = self._state.target.memory
             with memory.lock:
                 memory.current().release(handle, at=at)

@@ -98,7 +98,9 @@ class ProviderState(ProviderMemory):
         made = planner.sent(
             rendered, plan, at=at, began=first, reasoning=usage.reasoning, before=self.simulated
         )
-        sent = SentCall(rendered=rendered, plan=plan, at=at, began=first, usage=usage)
+        sent = SentCall(
+            rendered=rendered, plan=plan, at=at, began=first, usage=usage, answer=reply.message
+        )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = _Facts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
         if self.predictor is not None:

@@ -153,7 +153,11 @@ class CallBill:
         # A verdict needs to know whether reads are reported at all.
         billed = self.usage if reply.usage.read is not None else reply.usage
         remembered.sent = replace(
-            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
+            remembered.sent,
+            at=flight.sent_at,
+            began=flight.first_at,
+            usage=billed,
+            answer=reply.message,
         )
         self._note_prefixes(flight)
 

@@ -17,9 +17,16 @@ from msgspec.structs import replace
 
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import EarlierCall, PrefixIndex
-from anaphora.cache.sent_call import SentCall, updated_bills
-from anaphora.cache.verdict import Diagnosis, Prediction, Verdict, comparable, judge, saved_usd
-from anaphora.cache.verdict.prediction import predict
+from anaphora.cache.sent_call import SentCall
+from anaphora.cache.verdict import (
+    Diagnosis,
+    Prediction,
+    Verdict,
+    comparable,
+    judge,
+    predict_after,
+    saved_usd,
+)
 from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.daemon.shared_state import SharedState
@@ -166,10 +173,8 @@ class CallMemory:
         there is none to compare with."""
         before = self._before(call, rules)
         if call.expected is None and before is not None:
-            bills = updated_bills(before, rules)
-            rendered = replace(call.sent.rendered, bills=bills)
-            sent = call.sent = replace(call.sent, rendered=rendered)
-            call.expected = predict(before, sent, rules, None)
+            later, call.expected = predict_after(before, call.sent, rules)
+            call.sent = replace(call.sent, rendered=later.rendered)
         return call.expected
 
     def _before(self, call: RememberedCall, rules: CacheRules) -> SentCall | None:

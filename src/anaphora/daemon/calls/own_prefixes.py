@@ -17,8 +17,8 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.cache.compared_prompt import ComparedPrompt
+from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds
 from anaphora.cache.sent_call import SentCall, updated_bills
-from anaphora.cache.simulator.prefixes import lifetime_of
 from anaphora.cache.simulator.prompt import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
@@ -32,7 +32,7 @@ from anaphora.daemon.store import HandleRow, Store
 from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.values import Ttl
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -79,7 +79,7 @@ class _Prefix(msgspec.Struct):
     """`used`, as the store has it."""
 
     def lives(self, at: float) -> bool:
-        return at <= self.used + self.lifetime
+        return is_alive(expiry(self.used, self.lifetime), at)
 
 
 class FoundPrefix(msgspec.Struct, frozen=True):
@@ -282,7 +282,7 @@ def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[t
     if last < 0:
         return
     if not rules.needs_marks or not rules.slots.value:
-        lifetime = lifetime_of(rules) or _UNKNOWN_LIFETIME
+        lifetime = ttl_seconds(rules) or _UNKNOWN_LIFETIME
         for position in (*_leading(prompt), last):
             yield position, lifetime
     ends: list[tuple[int, Ttl]] = [(mark.chunk, mark.ttl) for mark in plan.marks[-_MOST_MARKS:]]
@@ -290,7 +290,7 @@ def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[t
         ends.append((last, plan.automatic))
     for position, ttl in ends:
         if position <= last:
-            yield position, float(TTL_SECONDS[ttl])
+            yield position, ttl_seconds(rules, ttl)
 
 
 def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRules) -> OwnReads:

@@ -16,7 +16,7 @@ import msgspec
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.prefix import may_be_shared
+from anaphora.cache.comparison import may_be_shared
 from anaphora.cache.sent_call import SentCall
 from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState, prompt_names
 from anaphora.daemon.shared_state import saved_blocks as blocks

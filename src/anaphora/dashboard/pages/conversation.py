@@ -123,7 +123,7 @@ def _breaks(calls: Sequence[ShownCall], no_text: str) -> htpy.Element:
 def _break(shown: ShownCall, no_text: str) -> htpy.Element:
     """Where a prefix broke, why, what that cost, and both texts where they may be shown."""
     call = shown.call
-    cause = call.change or call.cause or "unexplained"
+    cause = call.change or call.cause or "unknown"
     pairs: list[tuple[str, htpy.Node]] = [("Cause", name(cause_words(cause)))]
     if call.changed:
         pairs.append(("Block", name(call.changed)))

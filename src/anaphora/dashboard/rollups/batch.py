@@ -182,7 +182,7 @@ class Batch:
         found = cell.sums.get(labels)
         cell.sums[labels] = figures if found is None else tuple(map(add, found, figures))
         if call.lost:
-            cause = names.id("cause", call.cause or "unexplained")
+            cause = names.id("cause", call.cause or "unknown")
             _sum(self._causes, (*key, labels, cause), figures)
         if call.outcome != "ok":
             _sum(self._outcomes, (*key, labels, outcome), (call.repeats,))

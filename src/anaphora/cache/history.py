@@ -1,0 +1,164 @@
+"""What became of a conversation's earlier messages in a later prompt: which blocks are no longer
+sent, and whether a summary stands in their place. Found from bytes alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
+
+from .compared_prompt import ComparedPrompt
+from .sent_call import SentCall, cached_chunks
+
+HistoryChange: TypeAlias = Literal["compaction", "edited"]
+
+#: The shortest line of a reply by which it is found again in a later prompt.
+_LONG_LINE = 40
+#: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
+_REPEATED = 0.25
+#: Blocks at the end of a history of which a compaction may keep some.
+_NEWEST = 64
+#: Bytes that are searched for it.
+_MOST_SEARCHED = 256 * 1024
+#: Blocks in which providers and their clients keep a compacted history.
+_COMPACTED = (b'"type":"compaction', b'"type": "compaction')
+
+
+class BlocksGone(NamedTuple):
+    """The blocks behind a change: those of the earlier prompt that are not sent any more, those of
+    the later one that are new, and how many stand before the first that both have."""
+
+    gone: tuple[int, ...]
+    new: tuple[int, ...]
+    gone_first: int
+    new_first: int
+    kept: bool
+    """Whether any block is in both."""
+
+
+def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
+    """Compares what the earlier call may have cached, from a chunk on."""
+    before, after = _blocks(earlier.rendered), _blocks(later)
+    was = before.slices(first, cached_chunks(earlier))
+    now = after.slices(first, len(after))
+    gone, stays = _not_in(was, now)
+    new, kept = _not_in(now, was)
+    return BlocksGone(
+        tuple(first + at for at in gone),
+        tuple(first + at for at in new),
+        min(stays, default=len(was)),
+        min(kept, default=len(now)),
+        bool(kept),
+    )
+
+
+def _blocks(rendered: Rendered) -> ComparedPrompt:
+    return ComparedPrompt(rendered, Plan())
+
+
+def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[int]]:
+    """The positions of blocks that others lack, and of those that they have."""
+    left = Counter(others)
+    missing: list[int] = []
+    found: list[int] = []
+    for at, block in enumerate(blocks):
+        if left[block] > 0:
+            left[block] -= 1
+            found.append(at)
+        else:
+            missing.append(at)
+    return missing, found
+
+
+def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
+    """What the earlier call may have cached from a chunk on and the later one does not send. A
+    block that another one replaces is sent again, less what it became shorter."""
+    blocks = blocks_gone(earlier, later, first)
+    if not blocks.gone:
+        return 0
+    # By its own bill alone, so that all who know the two calls count the same.
+    counts, tokens = Counts(earlier.rendered, ()), 0
+    total = None if earlier.usage is None else earlier.usage.input
+    billed = total / counts.total if total and counts.total else 1.0
+    for at in blocks.gone:
+        size = counts.tokens(at + 1) - counts.tokens(at)
+        if at == first and blocks.gone_first == 1 and first in blocks.new[:1]:
+            was, now = _size(earlier.rendered, at), _size(later, at)
+            size = int(size * max(0, was - now) / was)
+        tokens += size
+    return int(tokens * billed)
+
+
+def _size(rendered: Rendered, chunk: int) -> int:
+    return rendered.offset(chunk + 1) - rendered.offset(chunk)
+
+
+def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
+    """What kind of change begins at a chunk of the messages. It is a compaction where
+
+    - a compacted history as a provider writes it is new in the prompt, or
+    - a message of the user's repeats the previous reply: that was the summary, or
+    - several blocks before all that is kept are replaced by fewer, or are left out from the
+      beginning of the history on.
+    """
+    blocks = blocks_gone(earlier, later, first)
+    if any(_is_compacted(later, at) for at in blocks.new):
+        return "compaction"
+    if blocks.gone and _repeats_reply(earlier, later, blocks.new):
+        return "compaction"
+    prompt = _blocks(later)
+    from_start = first == prompt.leading + 1
+    shorter = blocks.gone_first >= 2 and blocks.new_first < blocks.gone_first
+    if blocks.kept and shorter and (blocks.new_first or from_start):
+        return "compaction"
+    return "edited"
+
+
+def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
+    """Whether a prompt that does not go on with an earlier call's messages has a summary of them:
+    the two have tools and system prompt in common, up to `shared`. Reads a bounded part of both."""
+    before, after = _blocks(earlier.rendered), _blocks(later)
+    if shared <= after.leading or after.leading + 1 >= min(len(after), len(before)):
+        return False
+    new = tuple(range(shared, min(len(after), shared + _NEWEST)))
+    if not new:
+        return False
+    if any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new):
+        return True
+    newest = before.slices(max(shared, len(before) - _NEWEST), len(before))
+    if len(after) >= len(before) or set(newest).isdisjoint(after.slices(shared, new[-1] + 1)):
+        return False
+    return history_change(earlier, later, shared) == "compaction"
+
+
+def _is_compacted(rendered: Rendered, chunk: int) -> bool:
+    data = rendered.chunk(chunk).data
+    return any(sign in data for sign in _COMPACTED)
+
+
+def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
+    """Whether messages that are not the model's contain most long lines of the earlier reply."""
+    if earlier.answer is None:
+        return False
+    lines = {line.strip() for line in earlier.answer.text.splitlines()}
+    long = {line for line in lines if len(line) >= _LONG_LINE}
+    if not long:
+        return False
+    prompt, data = _blocks(later), b""
+    for at in new:
+        if len(data) < _MOST_SEARCHED and not prompt.from_model(at):
+            data += later.chunk(at).data[:_MOST_SEARCHED]
+    found = sum(len(line) for line in long if _contains(data, line))
+    return found >= _REPEATED * sum(map(len, long))
+
+
+def _contains(data: bytes, line: str) -> bool:
+    """Whether JSON contains a text, written in either way."""
+    if msgspec.json.encode(line)[1:-1] in data:
+        return True
+    return not line.isascii() and json.dumps(line)[1:-1].encode() in data

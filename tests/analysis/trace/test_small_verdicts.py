@@ -1,0 +1,80 @@
+"""Verdicts on recordings: a loss is named where the clock, a note of the program or the rules prove
+it, and is unknown elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.small_traces import at, bill, trace_of
+from support.tables import each_row
+
+from anaphora.analysis.trace.format import TraceCall, TraceUsage
+from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.cache.verdict import Verdict
+
+
+def verdicts(*calls: TraceCall, **more: Any) -> list[Verdict]:
+    return [one.verdict for one in judge_traces([trace_of(*calls, **more)])]
+
+
+def hour(read: int, written: int) -> TraceUsage:
+    return TraceUsage(cache_read=read, cache_write_1h=written, output=10)
+
+
+FIRST = at(0, 1, bill(written=20_000))
+#: What is recorded of the second call, and its result, cause and lost tokens.
+SECOND = {
+    "nothing but its bill": ({}, "unknown", "unknown", 0),
+    "a compaction": ({"began_by": "compaction"}, "miss", "compaction", 0),
+    "an edited message": ({"began_by": "edit"}, "miss", "history_edited", 0),
+    "a resumed session": ({"began_by": "resume"}, "miss", "resumed", 0),
+    "a fork": ({"began_by": "fork"}, "miss", "resumed", 0),
+    "another model": (
+        {"note": "model_change:claude-opus-4-5"},
+        "miss",
+        "model_changed",
+        20_000,
+    ),
+}
+
+
+@each_row("facts, result, cause, lost", [*SECOND.values()])
+def test_cause_is_what_the_recording_says(
+    facts: dict[str, Any], result: str, cause: str, lost: int
+) -> None:
+    _, second = verdicts(FIRST, at(60, 3, bill(written=21_000), **facts))
+    assert (second.result, second.cause, second.lost) == (result, cause, lost)
+
+
+def test_unknown_says_what_would_tell() -> None:
+    _, second = verdicts(FIRST, at(60, 3, bill(written=21_000)))
+    assert str(second) == (
+        "Unknown: 0 of 20,000 cached tokens read; the requests are not recorded as they were sent,"
+        " so that what changed is not known: `anaphora watch -- COMMAND` compares them."
+    )
+
+
+def test_resumed_session_whose_entry_has_expired_paid_again() -> None:
+    _, second = verdicts(FIRST, at(4000, 3, bill(written=21_000), began_by="resume"))
+    assert (second.cause, second.lost) == ("resumed", 20_000)
+    assert [cause.kind for cause in second.causes] == ["resumed", "expired"]
+    assert "resumed 67 min after its last call: the cache entry expired" in str(second)
+
+
+def test_entry_that_was_written_for_an_hour_lives_for_one() -> None:
+    """No markers are recorded; the bills show the TTL, also of calls that wrote nothing."""
+    calls = [at(0, 1, hour(0, 20_000)), at(60, 3, hour(20_000, 0))]
+    *_, soon = verdicts(*calls, at(1800, 5, hour(5000, 16_000)))
+    assert (soon.result, soon.lost) == ("unknown", 0)
+    *_, late = verdicts(*calls, at(4000, 5, hour(5000, 16_000)))
+    assert (late.cause, late.lost) == ("expired", 15_000)
+
+
+def test_call_beside_the_conversation_is_a_side_call() -> None:
+    """The call after it reads what the one before it left."""
+    _, side, third = verdicts(
+        FIRST, at(30, 3, bill(input=900)), at(60, 3, bill(read=20_000, written=500))
+    )
+    assert (side.result, side.cause, side.lost) == ("first", "side_call", 0)
+    assert str(side).startswith("Side call: it shares no beginning")
+    assert (third.result, third.cause) == ("hit", None)
