@@ -29,6 +29,7 @@ from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
+from anaphora.wording import counted
 
 from .common import report_problems
 from .explain import verdicts_of_requests
@@ -326,8 +327,8 @@ def _totals(name: str, rows: list[CallRow]) -> CallTotals:
     predicted = _sum([row.predicted for row in compared])
     return CallTotals(
         conversation=name,
-        provider=_only({row.provider for row in rows}),
-        model=_only({row.model for row in rows}),
+        provider=_only({row.provider for row in rows}, "provider"),
+        model=_only({row.model for row in rows}, "model"),
         calls=len(rows),
         billed_calls=len(billed),
         exact=sum(bool(row.exact) for row in billed),
@@ -357,8 +358,8 @@ def _range_of(ranges: list[CostRange | None], cost: Decimal | None) -> CostRange
     return CostRange(cost, cost - below, cost + above)
 
 
-def _only(names: set[str]) -> str:
-    return names.pop() if len(names) == 1 else f"{len(names)} of them" if names else ""
+def _only(names: set[str], noun: str) -> str:
+    return names.pop() if len(names) == 1 else counted(len(names), noun) if names else ""
 
 
 def _sum(costs: list[TokenCost]) -> TokenCost:
