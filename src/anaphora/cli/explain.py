@@ -137,6 +137,10 @@ def command(
     call is compared with the one before it: the cause, the first bytes that differ, the cost. An
     answer that several sessions contain counts once.
 
+    A loss is named where the requests, the clock or the provider's rules prove it. "Unknown": less
+    was read than had been cached, and the file does not show why; `anaphora watch` compares the
+    requests themselves. A compaction, an edited history and a resumed session are named as such.
+
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).

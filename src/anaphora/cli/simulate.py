@@ -167,8 +167,9 @@ def command(
     (~/.copilot/session-state) or pi (~/.pi/agent/sessions), or request logs with the bodies of
     requests and responses. Every call is predicted from the calls before it and then compared with
     its bill: tokens read and written, dollars, and the most likely cause of each difference. An
-    answer that several sessions contain, as resumed ones do, counts once. --as simulates the same
-    calls with another provider and model.
+    answer that several sessions contain, as resumed ones do, counts once. A predicted bill is a
+    range, such as 0.30 to 2.02, where the errors of earlier predictions make it uncertain. --as
+    simulates the same calls with another provider and model.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
     not be read, 2 when there is no call to simulate or a provider is unknown (name it with
