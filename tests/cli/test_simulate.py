@@ -136,6 +136,13 @@ def test_a_pipe_is_read_whole(run: Run, tmp_path: Path, command: str, packed: bo
     assert len(report["rows" if command == "simulate" else "turns"]) == 3
 
 
+def test_several_pipes_are_refused(run: Run, tmp_path: Path) -> None:
+    """Answers are looked for in all files first, so that each counts once."""
+    done = run("explain", "/dev/null", "/dev/null")
+    assert done.returncode == 2
+    assert "/dev/null: empty, or a pipe that was read before: pass one pipe alone" in done.stderr
+
+
 def test_simulation_on_another_model(log: Callable[..., Path]) -> None:
     found = simulated(log(trace()), "--as", "anthropic/claude-opus-4-6")
     assert found["elsewhere"] == "anthropic/claude-opus-4-6"

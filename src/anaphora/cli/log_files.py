@@ -203,7 +203,8 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
                 empty = False
                 yield line
         if empty:
-            problems.append(Problem(str(file), "the file is empty"))
+            read = "empty, or a pipe that was read before: pass one pipe alone, or files"
+            problems.append(Problem(str(file), "the file is empty" if file.is_file() else read))
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
     except OSError as problem:
