@@ -100,7 +100,7 @@ def test_model_without_price_is_named(
 def test_text_names_causes_and_largest_differences(log: Callable[..., Path]) -> None:
     page = simulate(log(trace())).stdout
     assert re.search(r"talk +claude-sonnet-4-5 +3 +2/3 +1/2 +10,200 +5,000", page)
-    assert "1  unexplained: not explained by the recording" in page
+    assert "1  unexplained (not explained by the recording" in page
     assert (
         "talk turn 3: 5,200 read expected, 0 billed, 10 s after the call before (unexplained)"
         in page
@@ -187,7 +187,7 @@ def test_a_clock_that_stepped_back_is_a_notice_and_its_call_is_compared(
     found = simulated(log(BACKWARDS), "--strict")
     assert found["skipped"] == []
     (notice,) = found["notices"]
-    assert "the clock stepped back before 1 call (1), by 10.0 s at most" in notice["reason"]
+    assert "the clock stepped back before 1 call (turn 2), by 10.0 s at most" in notice["reason"]
     assert [row["billed"]["read"] for row in found["rows"]] == [0, 5000]
     assert [row["gap"] for row in found["rows"]] == [None, None]
 

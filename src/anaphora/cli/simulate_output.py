@@ -132,7 +132,7 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         return
     yield "\nMost likely causes of differences", "bold"
     for cause, count in report.causes.items():
-        yield f"  {count:6,}  {_cause_name(cause)}: {CAUSE_TEXTS[cause]}"
+        yield f"  {count:6,}  {_cause_name(cause)} ({CAUSE_TEXTS[cause]})"
     wrong = [
         (abs(row.predicted.read - row.billed.read), row.billed.read, row)
         for row in report.rows

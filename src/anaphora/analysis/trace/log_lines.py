@@ -175,9 +175,11 @@ def checked(found: FoundTrace) -> Iterator[TraceEntry]:
 
 
 def _named_calls(indexes: list[int]) -> str:
-    some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
+    """By their turns, which count from 1 as `explain` shows them."""
+    some = ", ".join(str(index + 1) for index in indexes[:_NAMED_CALLS])
     more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
-    return f"{counted(len(indexes), 'call')} ({some}{more})"
+    turns = "turn" if len(indexes) == 1 else "turns"
+    return f"{counted(len(indexes), 'call')} ({turns} {some}{more})"
 
 
 class _Clock:
