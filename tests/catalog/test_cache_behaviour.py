@@ -26,7 +26,7 @@ FACTS: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
         ("prewarm", "max_tokens", "[Ad] prompt caching"),
         ("reads_limited", False, "[Ad] prompt caching"),
     ],
-    ("openai", "gpt-5.4", None): [
+    ("openai", "gpt-5.2", None): [
         ("output_cached", False, "not behind hidden reasoning"),
         ("visible_output_cached", True, "36 of 39"),
         ("missed", 0.04, "real traffic"),

@@ -141,7 +141,7 @@ def test_earlier_models_cache_by_themselves(model: str) -> None:
     assert (rules.slots.value, rules.automatic_slots.value) == (0, 0)
     assert "text" not in rules.markable.value
     assert "input_text" not in rules.markable.value
-    steps = (512, 128) if model == "gpt-5.5" else (128, 0)
+    steps = (512, 128) if model in ("gpt-5.5", "gpt-5.4") else (128, 0)
     assert (rules.granule_tokens.value, rules.offset) == steps
     assert rules.granule_tokens.verified
     assert rules.minimum_tokens.value == 1024

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "wires": (["wires", "minimax"], ["minimax/anthropic", "https://api.minimax.io/anthropic/v1/messages"]),
     "rules show": (["rules", "show", "anthropic", "claude-sonnet-4-5"], ["minimum_tokens", "1024"]),
     "rules check": (["rules", "check", SESSION], ["granule_tokens", "claude-sonnet-4-5"]),
-    "simulate": (["simulate", SESSION], ["fix-the-build@17", "82,329", "65,259", "22,008", "51,491"]),
+    "simulate": (["simulate", SESSION], ["fix-the-build@17", "82,329", "65,259", "49,004", "51,491"]),
     "explain": (["explain", *TURNS], ["1,443", "system[0].text", "(system0)."]),
     "lint": (["lint", *TURNS], ["[volatile-date]", TURNS[1]]),
 }  # fmt: skip

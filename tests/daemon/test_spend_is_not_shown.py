@@ -209,7 +209,7 @@ def test_own_page_shows_the_spend_of_an_app_alone(emu: Emulator, tmp_path: Path)
         for app in apps:
             with viewer(daemon) as ui:
                 ui.log_in(daemon.token(app))
-                ui.until("/ui/conversations", "3</td>")
+                ui.until("/ui/conversations", ">3</td>")
                 page = ui.get("/ui").text
             start = page.index("Today (UTC)")
             spent.append(re.findall(r"\$[\d.]+", page[start : start + 2000])[:4])

@@ -21,7 +21,7 @@ MODELS = [
     ("xai", "grok-4"),
     ("zai", "glm-4.6"),
     ("openai", "gpt-4o"),
-    ("openai", "gpt-5.4"),
+    ("openai", "gpt-5.2"),
     ("moonshot", "kimi-k2"),
     ("google", "gemini-2.5-pro"),
     ("deepseek", "deepseek-chat"),

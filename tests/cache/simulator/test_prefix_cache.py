@@ -112,7 +112,7 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
 
 
 def test_openai_caches_replies_without_hidden_reasoning() -> None:
-    for model, read in [("gpt-4.1", 1280 + 256), ("gpt-5.4", 1280)]:
+    for model, read in [("gpt-4.1", 1280 + 256), ("gpt-5.2", 1280)]:
         cache = simulator("openai", model)
         cache.call(unmarked([("q", 1280)]), at=0)
         prompt = unmarked([("q", 1280), ("answer", 256), ("next", 10)], from_model=(1,))
