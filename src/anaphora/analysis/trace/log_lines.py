@@ -175,11 +175,9 @@ def checked(found: FoundTrace) -> Iterator[TraceEntry]:
 
 
 def _named_calls(indexes: list[int]) -> str:
-    """By their turns, which count from 1 as `explain` shows them."""
-    some = ", ".join(str(index + 1) for index in indexes[:_NAMED_CALLS])
+    some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
     more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
-    turns = "turn" if len(indexes) == 1 else "turns"
-    return f"{counted(len(indexes), 'call')} ({turns} {some}{more})"
+    return f"{counted(len(indexes), 'call')} ({some}{more})"
 
 
 class _Clock:
