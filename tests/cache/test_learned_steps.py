@@ -67,6 +67,7 @@ def test_a_minimum_that_bills_contradict() -> None:
     [
         ([2432] * 20, "learned: reads come in steps of 512 less 128; the catalog says 2,048"),
         ([2560] * 20, "learned: reads come in steps of 512; the catalog says 2,048"),
+        ([2049] * 20 + [3000], "learned: reads have any length; the catalog says steps of 2,048"),
         (
             [1408] * 20,
             "learned: reads come in steps of 512 less 128, from 1,408 tokens on;"

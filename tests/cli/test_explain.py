@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support.planted import PLACES, body, grown, spec
+from support.three_calls import three_calls, usage
 
 Json = dict[str, Any]
 Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
@@ -407,6 +408,34 @@ def test_control_characters_are_escaped(run: Run, tmp_path: Path) -> None:
         wrote(tmp_path, "b.json", body(place, after)),
     )
     assert "\x1b" not in run("explain", *files).stdout
+
+
+def test_what_would_tell_is_said_once(run: Run, tmp_path: Path) -> None:
+    """A trace has no bytes to compare: each miss is a short line, and the reason stands below."""
+    lines = (three_calls(usage(0, 5300), id=f"talk {index}") for index in range(3))
+    file = log(tmp_path, *(json.dumps(line).encode() + b"\n" for line in lines))
+    done = run("explain", file)
+    assert done.stdout.count("turn 3 (+10 s): Unknown: 0 of 5,200 cached tokens read.\n") == 3
+    assert " ".join(done.stdout.split()).count("anaphora watch -- COMMAND") == 1
+    assert "3 unknown: the requests are not recorded as they were sent" in done.stdout
+    names = [line for line in done.stdout.splitlines() if line.startswith("talk")]
+    assert names == ["talk 0", "talk 1", "talk 2"]  # each conversation whole, though they overlap
+    turns = json.loads(run("explain", "--json", file).stdout)["turns"]
+    assert sum("anaphora watch -- COMMAND" in turn["sentence"] for turn in turns) == 3
+
+
+def test_losses_with_and_without_a_price(run: Run, tmp_path: Path) -> None:
+    """What is known is summed; the rest is tokens."""
+    lines = []
+    for model in ("claude-opus-4-5", "claude-fable-5-2"):
+        changed = three_calls(usage(0, 5300), id=model)
+        changed["calls"][2]["note"] = f"model_change:{model}"
+        lines.append(json.dumps(changed).encode() + b"\n")
+    file = log(tmp_path, *lines)
+    done = run("explain", file)
+    assert "10,400 tokens not read: $" in done.stdout
+    assert "lost, and 5,200 tokens at an unknown price" in done.stdout
+    assert json.loads(run("explain", "--json", file).stdout)["summary"]["cost_usd"] is None
 
 
 def test_model_without_price_is_named(run: Run, tmp_path: Path) -> None:

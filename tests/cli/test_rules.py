@@ -62,7 +62,7 @@ def test_contradicted_rule_is_named_with_an_example(log: Callable[..., Path]) ->
     assert ran.exit_code == 1
     text = " ".join(ran.stdout.split())
     assert "rule openai granule_tokens = 128 contradicted by 2 of 4 calls, e.g." in text
-    assert "talk call 1" in text
+    assert "talk turn 2" in text
     assert "1,100 read, 3 uncached; the rule: reads are multiples of 128" in text
     assert "row: openai.toml rules[" in text
     assert "source: real traffic: hits are multiples of 128" in text
@@ -114,7 +114,7 @@ def test_contradicted_default_fails_and_names_its_row(log: Callable[..., Path]) 
     text = " ".join(ran.stdout.split())
     assert f"rule mistral minimum_tokens = ~{figure.value} contradicted by 1 of 1 call" in text
     assert "row: mistral.toml rules[" in text
-    assert "talk call 1" in text
+    assert "talk turn 2" in text
     report: Json = json.loads(rules("check", file, "--json").stdout)
     assert "mistral minimum_tokens" in report["failed"]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 import pytest
@@ -21,6 +24,7 @@ SESSION = EXAMPLES / "session.jsonl"
 SHARED = Path(__file__).parents[3] / "shared"
 
 Json = dict[str, Any]
+Run: TypeAlias = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def simulate(*arguments: object) -> Any:
@@ -96,9 +100,47 @@ def test_model_without_price_is_named(
 def test_text_names_causes_and_largest_differences(log: Callable[..., Path]) -> None:
     page = simulate(log(trace())).stdout
     assert re.search(r"talk +claude-sonnet-4-5 +3 +2/3 +1/2 +10,200 +5,000", page)
-    assert "1  not explained by the recording" in page
-    assert "talk call 2: 5,200 read expected, 0 billed, 10 s after the call before" in page
+    assert "1  unexplained (not explained by the recording" in page
+    assert (
+        "talk turn 3: 5,200 read expected, 0 billed, 10 s after the call before (unexplained)"
+        in page
+    )
     assert "\x1b" not in page
+
+
+def test_several_models_are_counted(log: Callable[..., Path]) -> None:
+    file = log(trace(), trace(id="other", model="claude-opus-4-6"))
+    assert simulated(file)["total"]["model"] == "2 models"
+
+
+def test_a_wide_range_stands_in_place_of_the_bill(log: Callable[..., Path]) -> None:
+    """After the errors of ten calls; its meaning stands below the table."""
+    page = simulate(log(*(trace(id=f"talk {index}") for index in range(8)))).stdout
+    assert re.search(r"talk 7 .* 0\.\d+ to 0\.\d+ +0\.\d+\n", page)
+    assert not re.search(r"talk 0 .* to ", page)
+    assert "the range that nine bills in ten fall into" in " ".join(page.split())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("command", ["simulate", "explain"])
+def test_a_pipe_is_read_whole(run: Run, tmp_path: Path, command: str, packed: bool) -> None:
+    pipe, data = tmp_path / "pipe", json.dumps(trace()).encode() + b"\n"
+    os.mkfifo(pipe)
+    lines = gzip.compress(data) if packed else data
+    writer = threading.Thread(target=pipe.write_bytes, args=[lines])
+    writer.start()
+    done = run(command, str(pipe), "--json")
+    writer.join()
+    assert done.stderr == ""
+    report = json.loads(done.stdout)
+    assert len(report["rows" if command == "simulate" else "turns"]) == 3
+
+
+def test_several_pipes_are_refused(run: Run, tmp_path: Path) -> None:
+    """Answers are looked for in all files first, so that each counts once."""
+    done = run("explain", "/dev/null", "/dev/null")
+    assert done.returncode == 2
+    assert "/dev/null: empty, or a pipe that was read before: pass one pipe alone" in done.stderr
 
 
 def test_simulation_on_another_model(log: Callable[..., Path]) -> None:

@@ -4,6 +4,7 @@ sent, and whether a summary stands in their place. Found from bytes alone."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -25,6 +26,8 @@ _REPEATED = 0.25
 _NEWEST = 64
 #: Bytes that are searched for it.
 _MOST_SEARCHED = 256 * 1024
+#: A message of the model's that is one block, with its text as a string (Responses).
+_MODELS_OWN = re.compile(rb'"role"\s*:\s*"assistant"')
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
@@ -152,7 +155,8 @@ def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> 
     prompt, data = _blocks(later), b""
     for at in new:
         if len(data) < _MOST_SEARCHED and not prompt.from_model(at):
-            data += later.chunk(at).data[:_MOST_SEARCHED]
+            block = later.chunk(at).data[:_MOST_SEARCHED]
+            data += b"" if _MODELS_OWN.search(block) else block
     found = sum(len(line) for line in long if _contains(data, line))
     return found >= _REPEATED * sum(map(len, long))
 

@@ -177,8 +177,9 @@ def _text(row: CacheRules, rules: CacheRules) -> str:
     least, minimum = rules.minimum_tokens.value, row.minimum_tokens.value
     learned, catalogued = [], []
     if steps != stated:
-        learned.append(f"reads come in steps of {steps}")
-        catalogued.append(str(stated))
+        any_length = steps.granule == 1
+        learned.append("reads have any length" if any_length else f"reads come in steps of {steps}")
+        catalogued.append(f"steps of {stated}" if any_length else str(stated))
     if least != minimum:
         learned.append(f"from {least:,} tokens on" if learned else f"reads begin at {least:,}")
         catalogued.append(f"from {minimum:,} on" if catalogued else f"{minimum:,}")

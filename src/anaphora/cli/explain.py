@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from codecs import BOM_UTF8
 from collections import Counter
@@ -32,14 +31,12 @@ from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
 from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
-from anaphora.cache.verdict.causes import format_duration
-from anaphora.cache.verdict.values import format_loss
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.wire.reading import decode_reason
-from anaphora.wording import counted
 
 from .common import example_option, files_or_example, report_problems
+from .explain_output import page_lines
 from .log_files import (
     LogFormat,
     answers_in,
@@ -49,11 +46,10 @@ from .log_files import (
     records_of,
     stop_empty,
     stop_for,
-    unpriced_note,
     unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
-from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines, print_report
+from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
@@ -141,6 +137,10 @@ def command(
     call is compared with the one before it: the cause, the first bytes that differ, the cost. An
     answer that several sessions contain counts once.
 
+    A loss is named where the requests, the clock or the provider's rules prove it. "Unknown": less
+    was read than had been cached, and the file does not show why; `anaphora watch` compares the
+    requests themselves. A compaction, an edited history and a resumed session are named as such.
+
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).
@@ -163,7 +163,7 @@ def command(
         unpriced=explainer.prices.unpriced,
         learned=explainer.steps.learned,
     )
-    print_report(explained, _lines(explained, everything), as_json=as_json)
+    print_report(explained, page_lines(explained, everything=everything), as_json=as_json)
     if not example:
         broke = explained.summary.broke > 0
         stop_for(explainer.problems, (call.place for call in calls), found=broke)
@@ -357,51 +357,3 @@ def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
         lost=sum(call.verdict.lost for call in calls),
         cost_usd=cost,
     )
-
-
-def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
-    for name, group in itertools.groupby(explained.turns, key=lambda call: call.conversation):
-        calls = list(group)
-        if len(explained.turns) > len(calls):
-            yield name, "bold"
-        yield from _conversation(calls, everything)
-    total = explained.summary
-    hits = counted(total.hit, "hit")
-    counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
-    if total.not_cacheable:
-        counts += f", {total.not_cacheable} below the minimum"
-    if total.unknown:
-        counts += f", {total.unknown} unknown"
-    yield f"{counted(total.turns, 'call')}: {counts}", "bold"
-    if total.lost:
-        yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"
-    if total.broke:
-        among = f"{total.broke} of {total.partial + total.miss}"
-        yield f"partial or missed because the prefix broke: {among}", "red"
-    yield from learned_lines(explained.learned)
-    if explained.unpriced:
-        yield unpriced_note(explained.unpriced), "dim"
-
-
-def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
-    """Consecutive hits are one line, unless `everything` is asked for."""
-    for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
-        same = list(group)
-        if is_hit and len(same) > 1 and not everything:
-            read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
-            turns = f"  turns {same[0].turn} to {same[-1].turn}: "
-            hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
-            yield [turns, (hits, RESULT_COLOURS["hit"])]
-            continue
-        for call in same:
-            yield from _call(call)
-
-
-def _call(call: ExplainedCall) -> Iterator[Line]:
-    verdict = call.verdict
-    gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
-    yield [
-        f"  turn {call.turn}{gap}: ",
-        (verdict.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
-    ]
-    yield from detail_lines(verdict)

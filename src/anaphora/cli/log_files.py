@@ -193,19 +193,18 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
         if file.is_dir():
             yield from opencode_files.storage_lines(file, problems)
             return
-        with file.open("rb") as opened:
-            packed = opened.read(2) == b"\x1f\x8b"
-        with gzip.open(file) if packed else file.open("rb") as opened:
-            begin = opened.read(16)
-        if opencode_files.is_database(begin):
-            yield from opencode_files.database_lines(file, problems, packed=packed)
-            return
-        with gzip.open(file) if packed else file.open("rb") as lines:
+        with file.open("rb") as opened:  # once: a pipe can be read only once
+            packed = opened.peek(2).startswith(b"\x1f\x8b")
+            lines = gzip.GzipFile(fileobj=opened) if packed else opened
+            if opencode_files.is_database(lines.peek(16)):
+                yield from opencode_files.database_lines(file, problems, packed=packed)
+                return
             for line in numbered(lines, str(file)):
                 empty = False
                 yield line
         if empty:
-            problems.append(Problem(str(file), "the file is empty"))
+            read = "empty, or a pipe that was read before: pass one pipe alone, or files"
+            problems.append(Problem(str(file), "the file is empty" if file.is_file() else read))
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
     except OSError as problem:

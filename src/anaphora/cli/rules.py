@@ -245,7 +245,7 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
     yield f"\nrule {_name(row)} = {_value(row)} contradicted by {calls}{fewer}, e.g.", "bold"
     for one in row.examples:
         place = f" ({one.place})" if one.place else ""
-        yield f"  {one.trace} call {one.call}{place}: {one.billed}; the rule: {one.says}"
+        yield f"  {one.trace} turn {one.call + 1}{place}: {one.billed}; the rule: {one.says}"
     yield f"  row: {row.row}; source: {row.source} ({row.date})", "dim"
     for other in row.disputed:
         count = f"is contradicted by {counted(other.contradicting, 'call')}"

@@ -29,6 +29,7 @@ from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
+from anaphora.wording import counted
 
 from .common import report_problems
 from .explain import verdicts_of_requests
@@ -166,8 +167,9 @@ def command(
     (~/.copilot/session-state) or pi (~/.pi/agent/sessions), or request logs with the bodies of
     requests and responses. Every call is predicted from the calls before it and then compared with
     its bill: tokens read and written, dollars, and the most likely cause of each difference. An
-    answer that several sessions contain, as resumed ones do, counts once. --as simulates the same
-    calls with another provider and model.
+    answer that several sessions contain, as resumed ones do, counts once. A predicted bill is a
+    range, such as 0.30 to 2.02, where the errors of earlier predictions make it uncertain. --as
+    simulates the same calls with another provider and model.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
     not be read, 2 when there is no call to simulate or a provider is unknown (name it with
@@ -326,8 +328,8 @@ def _totals(name: str, rows: list[CallRow]) -> CallTotals:
     predicted = _sum([row.predicted for row in compared])
     return CallTotals(
         conversation=name,
-        provider=_only({row.provider for row in rows}),
-        model=_only({row.model for row in rows}),
+        provider=_only({row.provider for row in rows}, "provider"),
+        model=_only({row.model for row in rows}, "model"),
         calls=len(rows),
         billed_calls=len(billed),
         exact=sum(bool(row.exact) for row in billed),
@@ -357,8 +359,8 @@ def _range_of(ranges: list[CostRange | None], cost: Decimal | None) -> CostRange
     return CostRange(cost, cost - below, cost + above)
 
 
-def _only(names: set[str]) -> str:
-    return names.pop() if len(names) == 1 else f"{len(names)} of them" if names else ""
+def _only(names: set[str], noun: str) -> str:
+    return names.pop() if len(names) == 1 else counted(len(names), noun) if names else ""
 
 
 def _sum(costs: list[TokenCost]) -> TokenCost:

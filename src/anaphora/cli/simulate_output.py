@@ -13,6 +13,7 @@ from anaphora import catalog
 from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.cache.simulator.chances import ChanceReason, ExpectedUsage
 from anaphora.cache.verdict import format_usd
+from anaphora.cache.verdict.causes import format_duration
 from anaphora.wording import counted
 
 from .log_files import unpriced_note
@@ -32,7 +33,8 @@ def page_lines(report: SimulationReport) -> Iterator[Line]:
         yield _compared(report)
         yield (
             "\nexact: calls whose predicted tokens read equal the bill; class: calls, after the"
-            " first, whose hit, partial or miss was predicted",
+            " first, whose hit, partial or miss was predicted; $: input and output, and where that"
+            " is uncertain the range that nine bills in ten fall into, by the errors so far",
             "dim",
         )
         yield from _ranges(report)
@@ -112,6 +114,7 @@ def _ranges(report: SimulationReport) -> Iterator[Line]:
     if not uncertain:
         return
     yield "\nExpected where providers miss at random, and the range of nine cases in ten", "bold"
+    yield "by chance alone: the lengths that are estimated are taken as right", "dim"
     yield _range_table((one.conversation, one.expected_usage) for one in uncertain)
     for line in _reasons(
         (f"{row.provider}/{row.model}", chance.reason, chance.share)
@@ -129,7 +132,7 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         return
     yield "\nMost likely causes of differences", "bold"
     for cause, count in report.causes.items():
-        yield f"  {count:6,}  {CAUSE_TEXTS[cause]}"
+        yield f"  {count:6,}  {_cause_name(cause)} ({CAUSE_TEXTS[cause]})"
     wrong = [
         (abs(row.predicted.read - row.billed.read), row.billed.read, row)
         for row in report.rows
@@ -138,14 +141,17 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
     wrong.sort(key=lambda difference: difference[0], reverse=True)
     yield "\nThe largest differences", "bold"
     for _, billed, row in wrong[:_DIFFERENCES]:
-        gap = "" if row.gap is None else f", {row.gap:,.0f} s after the call before"
-        cause_name = str(row.cause).replace("_", " ")
+        gap = "" if row.gap is None else f", {format_duration(row.gap)} after the call before"
         yield (
-            f"  {row.conversation} call {row.call}: {row.predicted.read:,} read expected,"
-            f" {billed:,} billed{gap} ({cause_name})"
+            f"  {row.conversation} turn {row.call + 1}: {row.predicted.read:,} read expected,"
+            f" {billed:,} billed{gap} ({_cause_name(str(row.cause))})"
         )
     if len(wrong) > _DIFFERENCES:
         yield f"  and {len(wrong) - _DIFFERENCES:,} more; --json has them all", "dim"
+
+
+def _cause_name(cause: str) -> str:
+    return cause.replace("_", " ")
 
 
 def _share(part: int, whole: int) -> str:

@@ -457,6 +457,8 @@ def test_another_model_reads_nothing_of_the_first() -> None:
     calls = [call(0, 1, bill(wrote=5000)), call(10, 3, bill(5000, 100), model=other)]
     row = rows_of(trace(SONNET, calls))["invalidates.model"]
     assert (row.contradicting, row.models) == (1, (other,))
+    calls[1] = call(10, 3, bill(2000, 3100), model=other)  # left by another conversation
+    assert evidence_of("invalidates.model", trace(SONNET, calls)) == NOTHING
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────

@@ -206,7 +206,10 @@ def test_the_sums_of_an_older_version_are_the_bill_of_a_single_reply() -> None:
 def test_sums_of_several_replies_are_no_bill() -> None:
     two = [user(), reply("c1", model="gpt-5.4"), user(), reply("c2", model="gpt-5.4")]
     (problem,) = entries(START, *two, shutdown(gpt_5_4=(2, 18_000)))
-    assert str(problem) == "events.jsonl: no reply with token counts"
+    assert str(problem) == (
+        "events.jsonl: no reply with token counts; before 1.0.100 Copilot CLI records only their"
+        " sums"
+    )
     found = entries(START, *two, usage("c3", 9000), reply("c3"))
     assert [str(one) for one in found if isinstance(one, Problem)] == [
         "events.jsonl: 2 replies without token counts"

@@ -214,6 +214,26 @@ def test_a_summary_is_known_by_the_reply_that_it_repeats(name: str) -> None:
     assert verdict_of(place, one, two, read=None).cause == "history_edited"
 
 
+@each_row("type_", [{}, {"type": "message"}])
+def test_a_reply_that_comes_back_as_a_string_is_no_summary(type_: Json) -> None:
+    """Responses take the model's own message as `{"role": "assistant", "content": "…"}`."""
+    told = "The file holds a line about a cat that sat on a mat, and nothing else."
+    place = PLACES["openai_responses"]
+    reply = {**type_, "role": "assistant", "content": told}
+    first = {"role": "user", "content": "Read this: " + "a cat on a mat " * 800}
+
+    def request(*items: Json) -> bytes:
+        return json.dumps({"model": "gpt-5.2", "input": [*items]}).encode()
+
+    one = split(place, request(first, {"role": "user", "content": "What is in it?"}))
+    pruned = {"role": "user", "content": "Read this: (pruned)"}
+    asked = {"role": "user", "content": "What is in it?"}
+    two = split(place, request(pruned, asked, reply, {"role": "user", "content": "Thanks."}))
+    earlier = {"answer": Message.assistant(told)}
+    found = verdict_of(place, one, two, read=None, earlier=earlier)
+    assert found.cause == "history_edited", found.sentence
+
+
 @each_row("name", WIRES)
 def test_white_space_and_key_order_of_a_body_are_distinguished(name: str) -> None:
     place = PLACES[name]

@@ -298,6 +298,8 @@ def invalidates(param: CacheParam) -> CheckFunction:
         read, left = call.billed.cache_read, call.before.floor
         if read >= left:
             holds = "messages" not in value
+        elif read and param == "model":
+            return None  # other conversations with that model may have left as much
         elif read:
             holds = "messages" in value and len(value) < len(call.rules.hash_order.value)
         else:

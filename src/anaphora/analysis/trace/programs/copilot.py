@@ -73,7 +73,7 @@ class _Agent(RecordedSession):
 
 
 class CopilotSession:
-    missing = "no reply with token counts"
+    missing = "no reply with token counts; before 1.0.100 Copilot CLI records only their sums"
 
     @staticmethod
     def recognises(fields: dict[str, Any]) -> bool:

@@ -1,0 +1,101 @@
+"""The page of `anaphora explain`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from anaphora.cache.verdict.causes import format_duration
+from anaphora.cache.verdict.values import format_loss
+from anaphora.wording import counted
+
+from .log_files import unpriced_note
+from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines
+
+if TYPE_CHECKING:
+    from .explain import ExplainedCall, Explanation
+
+
+def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:
+    conversations = _conversations(explained.turns)
+    for calls in conversations:
+        if len(conversations) > 1:
+            yield calls[0].conversation, "bold"
+        yield from _conversation(calls, everything)
+    total = explained.summary
+    hits = counted(total.hit, "hit")
+    counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
+    if total.not_cacheable:
+        counts += f", {total.not_cacheable} below the minimum"
+    if total.unknown:
+        counts += f", {total.unknown} unknown"
+    yield f"{counted(total.turns, 'call')}: {counts}", "bold"
+    if total.lost:
+        yield f"{counted(total.lost, 'token')} not read: {_lost(explained)}"
+    if total.broke:
+        among = f"{total.broke} of {total.partial + total.miss}"
+        yield f"partial or missed because the prefix broke: {among}", "red"
+    for reason, count in Counter(map(_unproven, explained.turns)).items():
+        if reason is not None:
+            yield f"{count:,} unknown: {reason}"
+    yield from learned_lines(explained.learned)
+    if explained.unpriced:
+        yield unpriced_note(explained.unpriced), "dim"
+
+
+def _conversations(calls: Iterable[ExplainedCall]) -> list[list[ExplainedCall]]:
+    """Each conversation whole, in the order in which they begin. Files may have the same names."""
+    found: list[list[ExplainedCall]] = []
+    by_name: dict[str, list[ExplainedCall]] = {}
+    for call in calls:
+        if call.turn == 1 or call.conversation not in by_name:
+            by_name[call.conversation] = []
+            found.append(by_name[call.conversation])
+        by_name[call.conversation].append(call)
+    return found
+
+
+def _lost(explained: Explanation) -> str:
+    """What the losses cost; where only some have a known price, what those do."""
+    lost = [call.verdict for call in explained.turns if call.verdict.lost]
+    unpriced = sum(verdict.lost for verdict in lost if verdict.cost_usd is None)
+    if unpriced in (0, explained.summary.lost):
+        return format_loss(explained.summary.cost_usd)
+    known = sum((verdict.cost_usd or Decimal(0) for verdict in lost), Decimal(0))
+    return f"{format_loss(known)}, and {counted(unpriced, 'token')} at an unknown price"
+
+
+def _unproven(call: ExplainedCall) -> str | None:
+    """What would tell the cause of an unknown result; the same for many calls, and told once."""
+    causes = call.verdict.causes
+    return causes[0].text if call.verdict.result == "unknown" and causes else None
+
+
+def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
+    """Consecutive hits are one line, unless `everything` is asked for."""
+    for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
+        same = list(group)
+        if is_hit and len(same) > 1 and not everything:
+            read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
+            turns = f"  turns {same[0].turn} to {same[-1].turn}: "
+            hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
+            yield [turns, (hits, RESULT_COLOURS["hit"])]
+            continue
+        for call in same:
+            yield from _call(call)
+
+
+def _call(call: ExplainedCall) -> Iterator[Line]:
+    verdict = call.verdict
+    gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
+    shown = verdict if _unproven(call) is None else replace(verdict, causes=())
+    yield [
+        f"  turn {call.turn}{gap}: ",
+        (shown.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
+    ]
+    yield from detail_lines(verdict)
