@@ -150,6 +150,55 @@ def test_a_database_of_another_program_is_reported(tmp_path: Path) -> None:
     assert f"{other}: no database of opencode that can be read: no such column" in ran.stderr
 
 
+@pytest.mark.parametrize("state", ["closed", "open", "killed"])
+def test_a_database_is_read_without_leaving_a_trace(tmp_path: Path, state: str) -> None:
+    """A program that runs has files `-wal` and `-shm` beside it; one that was killed leaves the
+    first, with its last changes."""
+    database = fixture("opencode", tmp_path) / "opencode.db"
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("DELETE FROM session WHERE id = (SELECT min(id) FROM session)")
+    connection.commit()
+    if state == "killed":
+        left = tmp_path / "left"
+        left.mkdir()
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{database}{end}", left / f"opencode.db{end}")
+        database = left / "opencode.db"
+    if state != "open":
+        connection.close()
+    names = {"closed": [""], "open": ["", "-shm", "-wal"], "killed": ["", "-wal"]}[state]
+    before = {name: Path(f"{database}{name}").read_bytes() for name in names if name != "-shm"}
+    assert 0 < len(report("explain", database)["turns"]) < CALLS["opencode"]
+    assert sorted(file.name for file in database.parent.iterdir()) == [
+        f"opencode.db{name}" for name in names
+    ]
+    assert before == {name: Path(f"{database}{name}").read_bytes() for name in before}
+    connection.close()
+
+
+DAMAGED = {
+    "text": (CANARY.encode(), "JSON is malformed"),
+    "no UTF-8": (b'{"type": "text", "text": "%b\xff"}' % CANARY.encode(), "not UTF-8"),
+    "nested": (b'{"a":' * 5000 + b"1" + b"}" * 5000, "nested too deep"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_part_that_cannot_be_read_leaves_out_its_session_only(
+    tmp_path: Path, damage: str
+) -> None:
+    data, reason = DAMAGED[damage]
+    database = fixture("opencode", tmp_path) / "opencode.db"
+    with sqlite3.connect(database) as connection:
+        part = "(SELECT id FROM part ORDER BY session_id LIMIT 1)"
+        connection.execute(f"UPDATE part SET data = CAST(? AS TEXT) WHERE id = {part}", (data,))
+    ran = run("explain", "--json", database)
+    assert 0 < len(json.loads(ran.stdout)["turns"]) < CALLS["opencode"]
+    assert reason in ran.stdout + ran.stderr
+    assert CANARY not in ran.stdout + ran.stderr
+
+
 def test_files_beside_the_sessions_are_no_logs(tmp_path: Path) -> None:
     folder = fixture("opencode", tmp_path)
     (folder / "log").mkdir()
