@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
 from support.tables import each_row
 
+from anaphora.cache.sent_call import reply_lines
 from anaphora.tokens import Counts
 from anaphora.values import Message, Usage
 
@@ -202,16 +205,26 @@ def test_a_summary_is_known_by_the_reply_that_it_repeats(name: str) -> None:
     """Nothing of the history is left but the summary that the previous call was asked for."""
     place = PLACES[name]
     told = "\n".join(f"- File {at} holds a line about a cat on a mat." for at in range(4))
-    answer = Message.assistant(f"<analysis>Short.</analysis><summary>\n{told}\n</summary>")
+    reply = Message.assistant(f"<analysis>Short.</analysis><summary>\n{told}\n</summary>")
     before, after = spec(), spec()
     before["messages"].append(("user", ["Summarise all of this."]))
     after["messages"] = [("user", [f"This goes on. Summary:\n{told}"])]
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    found = verdict_of(place, one, two, read=None, earlier={"answer": answer})
+    known = {"reply_lines": reply_lines(reply)}
+    found = verdict_of(place, one, two, read=None, earlier=known)
     assert found.cause == "compaction", found.sentence
     assert (found.lost == 0) == (name != "deepseek")  # which keeps whole units
     # Any other text in its place is the beginning of another history.
     assert verdict_of(place, one, two, read=None).cause == "history_edited"
+
+
+@given(st.text("ab \n", max_size=400), st.integers(1, 60), st.integers(1, 60))
+def test_little_is_kept_of_a_long_reply(text: str, times: int, size: int) -> None:
+    """Calls are remembered by the thousand, and each line of a reply is searched for."""
+    lines = reply_lines(Message.assistant("\n".join(f"{at} {text * size}" for at in range(times))))
+    assert len(lines) <= 24
+    assert sum(map(len, lines)) <= 24 * 120
+    assert all(len(line) >= 40 for line in lines)
 
 
 @each_row("name", WIRES)
