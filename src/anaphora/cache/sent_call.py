@@ -38,6 +38,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What began this call's history, where a recording says so."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
+    marks_recorded: bool = True
+    """False: where its markers were is assumed, so nothing can be proven from their places."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 

@@ -309,7 +309,7 @@ def not_cached(
 def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
     """The last write is farther from every marker than the provider looks back."""
     figure, unit = rules.lookback_positions, rules.lookback_unit
-    if figure is None or unit is None:
+    if figure is None or unit is None or not (earlier.marks_recorded and later.marks_recorded):
         return None
     marks, next_marks = _breakpoints(earlier, rules), _breakpoints(later, rules)
     if not marks or not next_marks:
@@ -405,7 +405,8 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
             return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
     unseen = not any(span.reason in ("found", "below_minimum") for span in expected.outcome.spans)
-    if rules.needs_marks and rules.slots.value and unseen:
+    recorded = earlier.marks_recorded and later.marks_recorded
+    if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
     if not (earlier.complete and later.complete):
