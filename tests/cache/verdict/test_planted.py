@@ -387,6 +387,30 @@ def test_the_time_between_calls_is_found_as_cause(planted: str) -> None:
     assert not found.broke
 
 
+OVERLAPPING: dict[str, tuple[str, float | None, float, str]] = {
+    # The wire, when the response of the first call began, when the second was sent, the cause.
+    "anthropic: before the response": ("anthropic", 1005.0, 1004.0, "not_yet_visible"),
+    "anthropic: while it came": ("anthropic", 1005.0, 1030.0, "provider_side"),
+    "anthropic: its start is not recorded": ("anthropic", None, 1030.0, "unknown"),
+    "anthropic: it had ended": ("anthropic", None, 1050.0, "provider_side"),
+    "chat: while it came": ("openai_chat", 1005.0, 1030.0, "not_yet_visible"),
+    "responses: its start is not recorded": ("openai_responses", None, 1030.0, "not_yet_visible"),
+    "responses: it had ended": ("openai_responses", None, 1050.0, "provider_side"),
+}
+
+
+@each_row("planted", OVERLAPPING)
+def test_a_call_that_had_not_ended_may_not_be_readable(planted: str) -> None:
+    """The first call ends after 40 s. Nothing of it was read."""
+    name, began, at, cause = OVERLAPPING[planted]
+    place = PLACES[name]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    times = {"began": began, "ended": 1040.0}
+    found = verdict_of(place, one, two, earlier=times, later={"at": at})
+    assert found.cause == cause, found.sentence
+    assert bool(found.lost) == (cause != "unknown")
+
+
 @pytest.mark.parametrize("began, cause", [(1009.0, "provider_side"), (1001.0, "expired")])
 def test_lifetime_counts_from_the_response(began: float, cause: str) -> None:
     """Anthropic: 308 s after a request whose response took 9 s to begin, its entry is alive."""
