@@ -199,6 +199,23 @@ def test_a_part_that_cannot_be_read_leaves_out_its_session_only(
     assert CANARY not in ran.stdout + ran.stderr
 
 
+@pytest.mark.parametrize("depth", [100, 400, 480, 700, 950, 5000])
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_line_is_read_or_reported_however_deep_it_is(
+    tmp_path: Path, command: str, depth: int
+) -> None:
+    lines = [json.dumps(line) for line in claude_code()]
+    lines[0] = lines[0].replace(f'"{CANARY}"', "[" * depth + "]" * depth)
+    lines[1] = lines[1].replace("-4", "4000").replace(f'"output_tokens": "{CANARY}"', '"x": 1')
+    file = tmp_path / "s.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    ran = run(command, "--json", file)
+    assert ran.exit_code == 0
+    reported = "nested too deep" in ran.stdout + ran.stderr
+    assert reported or depth < 700  # between them, it depends on who calls
+    assert not reported or depth > 100
+
+
 def test_files_beside_the_sessions_are_no_logs(tmp_path: Path) -> None:
     folder = fixture("opencode", tmp_path)
     (folder / "log").mkdir()
