@@ -85,6 +85,21 @@ def test_parallel_calls_that_all_write_lose_what_they_share(run: Run, tmp_path: 
     assert turns[1]["verdict"]["lost"] == pytest.approx(4000, rel=0.02)
 
 
+def test_parallel_calls_of_which_only_start_and_end_are_logged(run: Run, tmp_path: Path) -> None:
+    """Whether the first response had begun when the second call was sent is not known."""
+    lines = [line([f"Question {at}."], 1000.0 + 5 * at, duration=20.0) for at in range(2)]
+    later = line(["Question 2."], 1060.0, duration=2.0)
+    turns = explained(run, tmp_path, [*lines, later])
+    verdicts = [turn["verdict"] for turn in turns]
+    assert [(one["result"], one["lost"] > 0) for one in verdicts] == [
+        ("first", False),
+        ("unknown", False),
+        ("miss", True),
+    ]
+    assert "the previous call had not ended yet" in turns[1]["sentence"]
+    assert verdicts[2]["causes"][0]["kind"] == "provider_side"
+
+
 def test_session_with_side_calls(run: Run, tmp_path: Path) -> None:
     """Main, title, subagent and counting calls of one session, in the client's order."""
     session: Json = {

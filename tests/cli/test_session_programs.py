@@ -150,6 +150,72 @@ def test_a_database_of_another_program_is_reported(tmp_path: Path) -> None:
     assert f"{other}: no database of opencode that can be read: no such column" in ran.stderr
 
 
+@pytest.mark.parametrize("state", ["closed", "open", "killed"])
+def test_a_database_is_read_without_leaving_a_trace(tmp_path: Path, state: str) -> None:
+    """A program that runs has files `-wal` and `-shm` beside it; one that was killed leaves the
+    first, with its last changes."""
+    database = fixture("opencode", tmp_path) / "opencode.db"
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("DELETE FROM session WHERE id = (SELECT min(id) FROM session)")
+    connection.commit()
+    if state == "killed":
+        left = tmp_path / "left"
+        left.mkdir()
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{database}{end}", left / f"opencode.db{end}")
+        database = left / "opencode.db"
+    if state != "open":
+        connection.close()
+    names = {"closed": [""], "open": ["", "-shm", "-wal"], "killed": ["", "-wal"]}[state]
+    before = {name: Path(f"{database}{name}").read_bytes() for name in names if name != "-shm"}
+    assert 0 < len(report("explain", database)["turns"]) < CALLS["opencode"]
+    assert sorted(file.name for file in database.parent.iterdir()) == [
+        f"opencode.db{name}" for name in names
+    ]
+    assert before == {name: Path(f"{database}{name}").read_bytes() for name in before}
+    connection.close()
+
+
+DAMAGED = {
+    "text": (CANARY.encode(), "JSON is malformed"),
+    "no UTF-8": (b'{"type": "text", "text": "%b\xff"}' % CANARY.encode(), "not UTF-8"),
+    "nested": (b'{"a":' * 5000 + b"1" + b"}" * 5000, "nested too deep"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_part_that_cannot_be_read_leaves_out_its_session_only(
+    tmp_path: Path, damage: str
+) -> None:
+    data, reason = DAMAGED[damage]
+    database = fixture("opencode", tmp_path) / "opencode.db"
+    with sqlite3.connect(database) as connection:
+        part = "(SELECT id FROM part ORDER BY session_id LIMIT 1)"
+        connection.execute(f"UPDATE part SET data = CAST(? AS TEXT) WHERE id = {part}", (data,))
+    ran = run("explain", "--json", database)
+    assert 0 < len(json.loads(ran.stdout)["turns"]) < CALLS["opencode"]
+    assert reason in ran.stdout + ran.stderr
+    assert CANARY not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("depth", [100, 400, 480, 700, 950, 5000])
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_line_is_read_or_reported_however_deep_it_is(
+    tmp_path: Path, command: str, depth: int
+) -> None:
+    lines = [json.dumps(line) for line in claude_code()]
+    lines[0] = lines[0].replace(f'"{CANARY}"', "[" * depth + "]" * depth)
+    lines[1] = lines[1].replace("-4", "4000").replace(f'"output_tokens": "{CANARY}"', '"x": 1')
+    file = tmp_path / "s.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    ran = run(command, "--json", file)
+    assert ran.exit_code == 0
+    reported = "nested too deep" in ran.stdout + ran.stderr
+    assert reported or depth < 700  # between them, it depends on who calls
+    assert not reported or depth > 100
+
+
 def test_files_beside_the_sessions_are_no_logs(tmp_path: Path) -> None:
     folder = fixture("opencode", tmp_path)
     (folder / "log").mkdir()

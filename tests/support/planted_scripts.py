@@ -204,6 +204,27 @@ def oldest_left_out(talk: Conversation) -> None:
     talk.turn()
 
 
+def one_message(talk: Conversation) -> None:
+    """All that was said is one message, to which the reply and a question are added."""
+    said = "This is what was said so far. " * 60
+    talk.prompt["messages"] = [("user", [said])]
+    talk.send()
+    for at in range(3):
+        said += f"\nModel: {talk.reply}\nUser: What about {at}?"
+        talk.prompt["messages"] = [("user", [said])]
+        talk.send("history_edited", "marker_on_volatile")
+
+
+def quoted(talk: Conversation) -> None:
+    """The user quotes the reply; that alone loses nothing, and is no summary."""
+    talk.send()
+    talk.turn(text="Tell me all about it. " * 60)
+    talk.turn(text=f"You wrote:\n{talk.reply}\nAre you sure?")
+    edit_message(talk.prompt)
+    talk.turn("history_edited", text=f"And here:\n{talk.reply}\nAre you sure?")
+    talk.turn()
+
+
 def reminded(talk: Conversation) -> None:
     """As aider does: a reminder ends the newest message, and is gone at the next turn."""
     talk.send()
@@ -309,6 +330,8 @@ SCRIPTS: dict[str, Callable[[Conversation], None]] = {
     "a compaction that keeps the newest": compacted_in_part,
     "a compaction that keeps the questions": compacted_around_questions,
     "the oldest messages left out": oldest_left_out,
+    "all that was said as one message": one_message,
+    "a quoted reply": quoted,
     "a reminder in the newest message": reminded,
     "an old result cut": pruned,
     "two conversations in turns": two_conversations,

@@ -13,6 +13,7 @@ from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
     Diagnosis,
     Prediction,
@@ -280,7 +281,7 @@ def request_of(
         began=logged.began,
         ended=logged.ended if logged.started is not None else None,
         usage=None if answer is None or answer.usage.uncached is None else answer.usage,
-        answer=None if answer is None else answer.message,
+        reply_lines=() if answer is None else reply_lines(answer.message),
         route=logged.host,
         complete=bool(named) and (not hints.previous_reply or chained is not None),
     )

@@ -14,12 +14,11 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import ComparedPrompt
+from .prefix import common_bytes
 from .sent_call import SentCall, cached_chunks
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 
-#: The shortest line of a reply by which it is found again in a later prompt.
-_LONG_LINE = 40
 #: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
 _REPEATED = 0.25
 #: Blocks at the end of a history of which a compaction may keep some.
@@ -28,6 +27,8 @@ _NEWEST = 64
 _MOST_SEARCHED = 256 * 1024
 #: A message of the model's that is one block, with its text as a string (Responses).
 _MODELS_OWN = re.compile(rb'"role"\s*:\s*"assistant"')
+#: The shortest beginning that a block has in common with what it was before more was added to it.
+_SAME_BEGINNING = 128
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
@@ -105,7 +106,8 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
     """What kind of change begins at a chunk of the messages. It is a compaction where
 
     - a compacted history as a provider writes it is new in the prompt, or
-    - a message of the user's repeats the previous reply: that was the summary, or
+    - a message of the user's repeats the previous reply, which is not sent as one: that was the
+      summary, unless the message only grew, or
     - several blocks before all that is kept are replaced by fewer, or are left out from the
       beginning of the history on.
     """
@@ -113,7 +115,7 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
     if any(_is_compacted(later, at) for at in blocks.new):
         return "compaction"
     if blocks.gone and _repeats_reply(earlier, later, blocks.new):
-        return "compaction"
+        return "edited" if _has_grown(earlier.rendered, later, blocks, first) else "compaction"
     prompt = _blocks(later)
     from_start = first == prompt.leading + 1
     shorter = blocks.gone_first >= 2 and blocks.new_first < blocks.gone_first
@@ -145,23 +147,38 @@ def _is_compacted(rendered: Rendered, chunk: int) -> bool:
 
 
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
-    """Whether messages that are not the model's contain most long lines of the earlier reply."""
-    if earlier.answer is None:
+    """Whether messages that are not the model's contain long lines of the earlier reply, and the
+    model's do not: those would be the reply, which the others quote."""
+    if not earlier.reply_lines:
         return False
-    lines = {line.strip() for line in earlier.answer.text.splitlines()}
-    long = {line for line in lines if len(line) >= _LONG_LINE}
-    if not long:
-        return False
-    prompt, data = _blocks(later), b""
+    prompt, texts, replies = _blocks(later), bytearray(), bytearray()
     for at in new:
-        if len(data) < _MOST_SEARCHED and not prompt.from_model(at):
-            block = later.chunk(at).data[:_MOST_SEARCHED]
-            data += b"" if _MODELS_OWN.search(block) else block
-    found = sum(len(line) for line in long if _contains(data, line))
-    return found >= _REPEATED * sum(map(len, long))
+        block = later.chunk(at).data[:_MOST_SEARCHED]
+        is_reply = prompt.from_model(at) or _MODELS_OWN.search(block)
+        found = replies if is_reply else texts
+        if len(found) < _MOST_SEARCHED:
+            found += block
+    return _repeats(texts, earlier.reply_lines) and not _repeats(replies, earlier.reply_lines)
 
 
-def _contains(data: bytes, line: str) -> bool:
+def _repeats(data: bytearray, lines: tuple[str, ...]) -> bool:
+    found = sum(len(line) for line in lines if _contains(data, line))
+    return found >= _REPEATED * sum(map(len, lines))
+
+
+def _has_grown(before: Rendered, after: Rendered, blocks: BlocksGone, first: int) -> bool:
+    """Whether a block still begins as before and no less is sent: some programs send all that was
+    said as one message."""
+    if first not in blocks.gone or first not in blocks.new:
+        return False
+    was, now = before.chunk(first).data, after.chunk(first).data
+    if common_bytes(was, now) < max(_SAME_BEGINNING, len(was) // 2):
+        return False
+    gone = sum(_size(before, at) for at in blocks.gone)
+    return sum(_size(after, at) for at in blocks.new) >= gone
+
+
+def _contains(data: bytearray, line: str) -> bool:
     """Whether JSON contains a text, written in either way."""
     if msgspec.json.encode(line)[1:-1] in data:
         return True

@@ -11,6 +11,12 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
 from anaphora.values import Message, Usage
 
+#: The shortest line of a reply by which it is found again in a later prompt; how much of a longer
+#: one is kept, and how many.
+_LONG_LINE = 40
+_MOST_CHARACTERS = 120
+_MOST_LINES = 24
+
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
 """What begins a call's history, where it is not the call before it."""
 
@@ -26,12 +32,14 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ended: float | None = None
     """When its response ended, where that is recorded."""
     usage: Usage | None = None
-    answer: Message | None = None
-    """The reply, where it is known: a later prompt may have it as a summary."""
+    reply_lines: tuple[str, ...] = ()
+    """Long lines of the reply, where it is known: a later prompt may have it as a summary."""
     began_by: BeganBy | None = None
     """What began this call's history, where a recording says so."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
+    marks_recorded: bool = True
+    """False: where its markers were is assumed, so nothing can be proven from their places."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 
@@ -44,6 +52,14 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def is_marked(self) -> bool:
         return bool(self.marks.marks) or self.marks.automatic is not None
+
+
+def reply_lines(reply: Message) -> tuple[str, ...]:
+    """Some of the long lines of a reply, taken evenly. Calls that are remembered keep no more."""
+    lines = (line.strip() for line in reply.text.splitlines())
+    long = [*dict.fromkeys(line for line in lines if len(line) >= _LONG_LINE)]
+    every = -(-len(long) // _MOST_LINES) or 1
+    return tuple(line[:_MOST_CHARACTERS] for line in long[::every])
 
 
 def cached_chunks(sent: SentCall) -> int:

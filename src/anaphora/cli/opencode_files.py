@@ -9,6 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +21,14 @@ from anaphora.wire.reading import decode_reason
 
 _MAGIC = b"SQLite format 3\x00"
 _SESSIONS = "SELECT id, parent_id, time_created FROM session ORDER BY time_created, id"
-_MESSAGES = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id"
-_PARTS = "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY message_id, id"
+_MESSAGES = (
+    "SELECT id, CAST(data AS BLOB) FROM message WHERE session_id = ? ORDER BY time_created, id"
+)
+_PARTS = (
+    "SELECT message_id, CAST(data AS BLOB) FROM part WHERE session_id = ? ORDER BY message_id, id"
+)
+#: In the header of a database: 2 where changes go to a file of their own, `-wal`.
+_READ_VERSION = 19
 
 
 def is_database(begin: bytes) -> bool:
@@ -37,31 +44,57 @@ def is_storage(folder: Path) -> bool:
 def database_lines(file: Path, problems: list[Problem], *, packed: bool) -> Iterator[LogLine]:
     """The sessions of a database, the oldest first."""
     with tempfile.TemporaryDirectory() as folder:
-        database = file
-        if packed:
-            database = Path(folder) / "opencode.db"
-            with gzip.open(file) as source, database.open("wb") as target:
-                shutil.copyfileobj(source, target)
+        copy = Path(folder) / "opencode.db"
         try:
-            yield from _sessions(database, str(file), problems)
+            address = _unpacked(file, copy) if packed else _address(file, copy)
+            yield from _sessions(address, str(file), problems)
         except sqlite3.Error as problem:
             reason = f"no database of opencode that can be read: {problem}"
             problems.append(Problem(str(file), reason))
 
 
-def _sessions(database: Path, name: str, problems: list[Problem]) -> Iterator[LogLine]:
-    address = f"file:{quote(str(database.resolve()))}?mode=ro"
+def _unpacked(file: Path, copy: Path) -> str:
+    with gzip.open(file) as source, copy.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    return _uri(copy, "mode=ro")
+
+
+def _address(file: Path, copy: Path) -> str:
+    """The database, so that reading it leaves no file beside it: SQLite makes `-wal` and `-shm` for
+    a reader too. Where they are missing no program has the database open."""
+    database = file.resolve()
+    log, shared = (database.with_name(database.name + end) for end in ("-wal", "-shm"))
+    with database.open("rb") as opened:
+        logged = opened.read(_READ_VERSION + 1)[_READ_VERSION:] == b"\x02"
+    if not logged or (log.exists() and shared.exists()):
+        return _uri(database, "mode=ro")
+    if not log.exists():
+        return _uri(database, "immutable=1")
+    shutil.copyfile(database, copy)
+    shutil.copyfile(log, copy.with_name(f"{copy.name}-wal"))
+    return _uri(copy, "mode=ro")
+
+
+def _uri(database: Path, option: str) -> str:
+    return f"file:{quote(str(database))}?{option}"
+
+
+def _sessions(address: str, name: str, problems: list[Problem]) -> Iterator[LogLine]:
     with closing(sqlite3.connect(address, uri=True)) as connection:
+        # SQLite's own error about a text that is no UTF-8 quotes it.
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         sessions = connection.execute(_SESSIONS).fetchall()
         for number, (id, parent, created) in enumerate(sessions, 1):
             place = f"{name}:{number}"
             info = {"id": id, "parentID": parent, "time": {"created": created}}
             try:
                 messages = _messages(connection, id)
-            except (msgspec.DecodeError, TypeError, UnicodeError) as problem:
-                problems.append(Problem(place, f"a message of the session: {problem}"))
+                line = msgspec.json.encode({"info": info, "messages": messages})
+            except (msgspec.DecodeError, TypeError, UnicodeError, RecursionError) as problem:
+                reason = f"a message of the session: {decode_reason(problem)}"
+                problems.append(Problem(place, reason))
                 continue
-            yield LogLine(place, msgspec.json.encode({"info": info, "messages": messages}))
+            yield LogLine(place, line)
 
 
 def _messages(connection: sqlite3.Connection, session: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import msgspec
 from anaphora.cache import PrefixIndex
 from anaphora.cache.comparison import comparable
 from anaphora.cache.plan import SingleCallPlanner, is_conversation
+from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, Verdict, judge, saved_usd
 from anaphora.catalog import CacheRules, Price
 from anaphora.errors import NotFound
@@ -127,7 +128,7 @@ class OneShot(Caller):
             at=flight.sent_at,
             began=flight.first_at,
             usage=flight.reply.usage,
-            answer=flight.reply.message,
+            reply_lines=reply_lines(flight.reply.message),
             complete=not prepared.call.ir.has_continued(),
         )
         flight.verdict, flight.predicted = self._compared.judge(

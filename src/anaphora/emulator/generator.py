@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.cache import hints_of
+from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
@@ -122,7 +123,7 @@ class Generator:
             plan=prompt.plan,
             at=request.now,
             usage=usage,
-            answer=message,
+            reply_lines=reply_lines(message),
             route=workspace,
         )
         compared = call.ir.cache.compare_with

@@ -205,6 +205,15 @@ def test_the_last_usage_of_an_answer_counts_wherever_it_was_cut_off(
     assert bills(once("claude_code", files)) == bills(once("claude_code", {"f": whole}))
 
 
+def test_a_fork_counts_once_although_the_clock_was_set_back_before_it() -> None:
+    """Codex gives the lines of a fork new times."""
+    fork = [{**line, "timestamp": line["timestamp"] - 5000} for line in codex(4, "t", 3)]
+    files = {"first": codex(3, "first"), "fork": fork}
+    whole = bills(once("codex", {"whole": codex(4, "s")}))
+    assert bills(once("codex", files)) == whole
+    assert bills(once("codex", dict(reversed(files.items())))) == whole
+
+
 def test_answers_of_different_sessions_that_are_alike_are_counted_apart() -> None:
     """The same question and counts a second later; Codex gives such answers no ids."""
     first, second = codex(1, "s"), codex(1, "t")

@@ -182,6 +182,16 @@ def test_a_message_between_the_results_of_a_reply_belongs_to_them() -> None:
     ]
 
 
+def test_lines_of_a_reply_behind_many_messages_add_each_message_once() -> None:
+    count = 300
+    asked = [user(f"u{at}", f"u{at - 1}" if at else "r", 5, f"{at}") for at in range(count)]
+    again = [answer(f"r{at}", f"u{at}", 6, "msg_1") for at in range(count)]
+    (trace,) = traces(user("1", None, 0), answer("r", "1", 3, "msg_1"), *asked, *again)
+    assert len(trace.calls) == 1
+    assert len(trace.messages) == 3
+    assert trace.messages[2].content == [f"{at}" for at in range(count)]
+
+
 def test_lines_of_other_kinds_are_passed_through() -> None:
     (trace,) = traces(
         {"type": "summary", "summary": "a title", "leafUuid": "5"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
 from support.small_traces import at, bill, trace_of
 from support.tables import each_row
 
@@ -68,6 +69,15 @@ def test_entry_that_was_written_for_an_hour_lives_for_one() -> None:
     assert (soon.result, soon.lost) == ("unknown", 0)
     *_, late = verdicts(*calls, at(4000, 5, hour(5000, 16_000)))
     assert (late.cause, late.lost) == ("expired", 15_000)
+
+
+def test_the_look_back_is_no_cause_where_the_markers_are_not_recorded() -> None:
+    """Programs set several markers, of which their files tell nothing."""
+    calls = FIRST, at(60, 51, bill(written=24_000))
+    assert [(one.cause, one.lost) for one in verdicts(*calls)][1] == ("unknown", 0)
+    marked = [replace(call, breakpoints=((call.messages - 1, "5m"),)) for call in calls]
+    _, second = verdicts(*marked)
+    assert (second.cause, second.lost) == ("lookback_exceeded", 20_000)
 
 
 def test_call_beside_the_conversation_is_a_side_call() -> None:

@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
 from support.tables import each_row
 
+from anaphora.cache.sent_call import reply_lines
 from anaphora.tokens import Counts
 from anaphora.values import Message, Usage
 
@@ -202,12 +205,13 @@ def test_a_summary_is_known_by_the_reply_that_it_repeats(name: str) -> None:
     """Nothing of the history is left but the summary that the previous call was asked for."""
     place = PLACES[name]
     told = "\n".join(f"- File {at} holds a line about a cat on a mat." for at in range(4))
-    answer = Message.assistant(f"<analysis>Short.</analysis><summary>\n{told}\n</summary>")
+    reply = Message.assistant(f"<analysis>Short.</analysis><summary>\n{told}\n</summary>")
     before, after = spec(), spec()
     before["messages"].append(("user", ["Summarise all of this."]))
     after["messages"] = [("user", [f"This goes on. Summary:\n{told}"])]
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    found = verdict_of(place, one, two, read=None, earlier={"answer": answer})
+    known = {"reply_lines": reply_lines(reply)}
+    found = verdict_of(place, one, two, read=None, earlier=known)
     assert found.cause == "compaction", found.sentence
     assert (found.lost == 0) == (name != "deepseek")  # which keeps whole units
     # Any other text in its place is the beginning of another history.
@@ -229,9 +233,18 @@ def test_a_reply_that_comes_back_as_a_string_is_no_summary(type_: Json) -> None:
     pruned = {"role": "user", "content": "Read this: (pruned)"}
     asked = {"role": "user", "content": "What is in it?"}
     two = split(place, request(pruned, asked, reply, {"role": "user", "content": "Thanks."}))
-    earlier = {"answer": Message.assistant(told)}
+    earlier = {"reply_lines": reply_lines(Message.assistant(told))}
     found = verdict_of(place, one, two, read=None, earlier=earlier)
     assert found.cause == "history_edited", found.sentence
+
+
+@given(st.text("ab \n", max_size=400), st.integers(1, 60), st.integers(1, 60))
+def test_little_is_kept_of_a_long_reply(text: str, times: int, size: int) -> None:
+    """Calls are remembered by the thousand, and each line of a reply is searched for."""
+    lines = reply_lines(Message.assistant("\n".join(f"{at} {text * size}" for at in range(times))))
+    assert len(lines) <= 24
+    assert sum(map(len, lines)) <= 24 * 120
+    assert all(len(line) >= 40 for line in lines)
 
 
 @each_row("name", WIRES)
@@ -392,6 +405,30 @@ def test_the_time_between_calls_is_found_as_cause(planted: str) -> None:
     found = verdict_of(place, one, two, later={"at": 1000.0 + gap})
     assert (found.result, found.cause) == ("miss", cause), found.sentence
     assert not found.broke
+
+
+OVERLAPPING: dict[str, tuple[str, float | None, float, str]] = {
+    # The wire, when the response of the first call began, when the second was sent, the cause.
+    "anthropic: before the response": ("anthropic", 1005.0, 1004.0, "not_yet_visible"),
+    "anthropic: while it came": ("anthropic", 1005.0, 1030.0, "provider_side"),
+    "anthropic: its start is not recorded": ("anthropic", None, 1030.0, "unknown"),
+    "anthropic: it had ended": ("anthropic", None, 1050.0, "provider_side"),
+    "chat: while it came": ("openai_chat", 1005.0, 1030.0, "not_yet_visible"),
+    "responses: its start is not recorded": ("openai_responses", None, 1030.0, "not_yet_visible"),
+    "responses: it had ended": ("openai_responses", None, 1050.0, "provider_side"),
+}
+
+
+@each_row("planted", OVERLAPPING)
+def test_a_call_that_had_not_ended_may_not_be_readable(planted: str) -> None:
+    """The first call ends after 40 s. Nothing of it was read."""
+    name, began, at, cause = OVERLAPPING[planted]
+    place = PLACES[name]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    times = {"began": began, "ended": 1040.0}
+    found = verdict_of(place, one, two, earlier=times, later={"at": at})
+    assert found.cause == cause, found.sentence
+    assert bool(found.lost) == (cause != "unknown")
 
 
 @pytest.mark.parametrize("began, cause", [(1009.0, "provider_side"), (1001.0, "expired")])

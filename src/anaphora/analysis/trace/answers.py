@@ -47,6 +47,8 @@ class _Copy(NamedTuple):
     file: str
     is_last: bool
     """No call of its conversation follows."""
+    copied: bool
+    """The file says that it begins with another session."""
 
 
 class _FileTimes:
@@ -87,7 +89,7 @@ class AnswerIndex:
             for key in filter(None, (answer.key, answer.untimed)):
                 copies = self._copies.setdefault(key, [])
                 if not copies or copies[-1].file != file:
-                    copies.append(_Copy(file, index == last))
+                    copies.append(_Copy(file, index == last, answer.copied))
             self._learn(answer, call)
 
     def add_all(self, file: str, entries: Iterable[TraceEntry]) -> None:
@@ -155,9 +157,10 @@ class AnswerIndex:
             keeper = self._keepers[key] = min(self._copies[key], key=self._rank)
         return keeper
 
-    def _rank(self, copy: _Copy) -> tuple[float, float, int]:
+    def _rank(self, copy: _Copy) -> tuple[bool, float, float, int]:
+        """A file that is no copy comes first, whatever the clock of the others was."""
         times = self._files[copy.file]
-        return times.began, times.ended, times.number
+        return copy.copied, times.began, times.ended, times.number
 
 
 def _output(usage: TraceUsage) -> int:

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.canonical import dumps
+from anaphora.errors import InvalidJson
 from anaphora.wire.reading import decode_reason
 from anaphora.wording import counted
 
@@ -17,6 +19,8 @@ from .format import Breakpoint, Trace, TraceCall, recorded_marker
 
 #: The messages in all branches of a session that are read: so many, and so often all of its own.
 _BRANCH_MESSAGES, _BRANCHES = 100_000, 20
+#: Values inside each other that can be written wherever they can be read.
+_MOST_NESTED = 50
 #: Calls that are named in a sentence about several.
 _NAMED_CALLS = 5
 
@@ -109,9 +113,23 @@ _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | Problem]:
     for line in lines:
         try:
-            yield line.place, _decode_fields(line.data)
+            fields = _decode_fields(line.data)
+            if line.data.count(b"[") + line.data.count(b"{") > _MOST_NESTED:
+                _check_depth(fields)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             yield Problem(line.place, decode_reason(problem, line.data))
+        except InvalidJson as problem:
+            yield Problem(line.place, problem.reason)
+        else:
+            yield line.place, fields
+
+
+def _check_depth(value: object) -> None:
+    """Raises `InvalidJson` for a value that can be read, and is too deep for those who write it:
+    they are called from deeper than this is."""
+    for _ in range(_MOST_NESTED):
+        value = [value]
+    dumps(value)
 
 
 def seconds(stamp: object) -> float | None:

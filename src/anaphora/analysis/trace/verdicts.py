@@ -82,6 +82,7 @@ class _RenderedTrace:
             ended=call.ended,
             usage=call.usage.usage(),
             began_by=call.began_by,
+            marks_recorded=call.breakpoints is not None,
             complete=False,  # messages are recorded, not the bytes that were sent
         )
         if self._is_side_call(predicted.call, rules):
@@ -107,8 +108,9 @@ class _RenderedTrace:
         was sent beside the conversation."""
         call, before = self.trace.calls[index].usage, self._before
         left = None if before is None or before.usage is None else before.usage
-        later = (one.usage for one in self.trace.calls[index + 1 :] if one.usage is not None)
-        after = next(later, None)
+        calls = self.trace.calls
+        following = (calls[at].usage for at in range(index + 1, len(calls)))
+        after = next(filter(None, following), None)
         if call is None or left is None or after is None or left.input is None:
             return False
         cached = (left.read or 0) + (left.written_total or 0)

@@ -53,6 +53,10 @@ BEGAN_UNKNOWN = (
     "the entry may have expired: its lifetime counts from the start of the response, which is not"
     " recorded"
 )
+READABLE_UNKNOWN = (
+    "the previous call had not ended yet: what it wrote is readable from the start of its response"
+    " on, which is not recorded"
+)
 
 _IMAGE = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
@@ -245,17 +249,25 @@ def _clock(
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
     if changed or not (earlier.complete and later.complete):
         return None  # what changed, or may have, is not read however long one waits
-    readable = moments(earlier.at, began=earlier.began)[rules.readable_from.value]
     older = 0 if earlier.usage is None else earlier.usage.read or 0
-    if later.at <= readable + rules.visibility_delay.value and read >= older:
+    return _not_readable(earlier, later.at, gap, rules) if read >= older else None
+
+
+def _not_readable(earlier: SentCall, at: float, gap: float, rules: CacheRules) -> Cause | None:
+    assert earlier.at is not None
+    known = moments(earlier.at, began=earlier.began, ended=earlier.ended)
+    readable = latest = known[rules.readable_from.value]
+    if rules.readable_from.value == "response_start" and earlier.began is None:
+        latest = known["response_end"]
+    if at <= readable + rules.visibility_delay.value:
         if gap < 0:
             when = f"{-gap:.1f} s before" if gap <= -0.05 else "at the same time as"
             text = f"it was sent {when} the call it is compared with, whose write was not readable"
             return Cause("not_yet_visible", f"{text} yet")
-        verb = "was not" if later.at <= readable else "may not have been"
+        verb = "was not" if at <= readable else "may not have been"
         text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)
-    return None
+    return Cause("unknown", READABLE_UNKNOWN) if at <= latest else None
 
 
 def format_duration(seconds: float) -> str:
@@ -309,7 +321,7 @@ def not_cached(
 def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
     """The last write is farther from every marker than the provider looks back."""
     figure, unit = rules.lookback_positions, rules.lookback_unit
-    if figure is None or unit is None:
+    if figure is None or unit is None or not (earlier.marks_recorded and later.marks_recorded):
         return None
     marks, next_marks = _breakpoints(earlier, rules), _breakpoints(later, rules)
     if not marks or not next_marks:
@@ -405,7 +417,8 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
             return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
     unseen = not any(span.reason in ("found", "below_minimum") for span in expected.outcome.spans)
-    if rules.needs_marks and rules.slots.value and unseen:
+    recorded = earlier.marks_recorded and later.marks_recorded
+    if rules.needs_marks and rules.slots.value and unseen and recorded:
         text = "this call has no breakpoint from which the provider finds the previous one's write"
         return Cause("lookback_exceeded", text)
     if not (earlier.complete and later.complete):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
-from anaphora.cache.sent_call import begins_with, updated_bills
+from anaphora.cache.sent_call import begins_with, reply_lines, updated_bills
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.cache.simulator.outcome import predict_read
 from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, diagnosis_of, judge
@@ -99,7 +99,12 @@ class ProviderState(ProviderMemory):
             rendered, plan, at=at, began=first, reasoning=usage.reasoning, before=self.simulated
         )
         sent = SentCall(
-            rendered=rendered, plan=plan, at=at, began=first, usage=usage, answer=reply.message
+            rendered=rendered,
+            plan=plan,
+            at=at,
+            began=first,
+            usage=usage,
+            reply_lines=reply_lines(reply.message),
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
         facts = _Facts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)

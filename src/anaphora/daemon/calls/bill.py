@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
 from anaphora.catalog.api_limits import fastest_tokens
@@ -157,7 +158,7 @@ class CallBill:
             at=flight.sent_at,
             began=flight.first_at,
             usage=billed,
-            answer=reply.message,
+            reply_lines=reply_lines(reply.message),
         )
         self._note_prefixes(flight)
 

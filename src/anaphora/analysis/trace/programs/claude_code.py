@@ -214,9 +214,9 @@ class ClaudeCodeSession:
         reply, what came while its tools ran, or what it answers. Otherwise the reply was copied."""
         between: list[SessionNode] = []
         node = parent
-        while node is not None and node.role == "user" and node is not reply.parent:
+        while node is not None and node.role == "user" and node.depth > reply.depth:
             between.append(node)
-            node = node.parent
+            node = node.parent and (node.parent.taken_by or node.parent)
         if node is not reply:
             return parent is reply.parent
         for one in reversed(between):
