@@ -296,7 +296,8 @@ class Predictor:
         entry.learn(predicted, billed, rules)
         host = self._host(replay, call)
         self.steps.learn(host, replay.row, billed.cache_read, conversation=replay.trace.id)
-        replay.reads.add(situation, billed, left_by(call, rules) or 0)
+        left, kept = left_by(call, rules) or 0, left_by(call, replay.row) or 0
+        replay.reads.add(situation, billed, left, kept)
         if first and replay.begun is not None:
             entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
 
