@@ -14,9 +14,10 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.learned_steps import LearnedRow
+from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import (
     CallChance,
     CostRange,
@@ -80,8 +81,8 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     original_cost_usd: Decimal | None
     """The bill of the recorded call, when it is simulated on another model."""
     exact: bool | None
-    expected: HitClass | None
-    happened: HitClass | None
+    expected: ReadClass | None
+    happened: ReadClass | None
     cause: str | None
     because: str
     spans: tuple[Span, ...]

@@ -107,8 +107,9 @@ class _RenderedTrace:
         was sent beside the conversation."""
         call, before = self.trace.calls[index].usage, self._before
         left = None if before is None or before.usage is None else before.usage
-        later = (one.usage for one in self.trace.calls[index + 1 :] if one.usage is not None)
-        after = next(later, None)
+        calls = self.trace.calls
+        later = (calls[at].usage for at in range(index + 1, len(calls)))
+        after = next(filter(None, later), None)
         if call is None or left is None or after is None or left.input is None:
             return False
         cached = (left.read or 0) + (left.written_total or 0)
