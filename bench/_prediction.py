@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceMessage
-from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.cache.read_history import ReadClass, read_class
 from anaphora.catalog import CacheRules
 from anaphora.cli.log_files import gather
 from anaphora.values import TTL_SECONDS, Usage
@@ -56,12 +57,10 @@ class Compared(NamedTuple):
         return 0 if self.call.billed is None else self.call.billed.cache_read
 
     @property
-    def chain_class(self) -> HitClass | None:
+    def chain_class(self) -> ReadClass | None:
         if self.call.baseline is None or self.chain is None:
             return None
-        if not self.chain:
-            return "miss"
-        return "hit" if self.chain >= self.call.baseline else "partial"
+        return read_class(self.chain, self.call.baseline)
 
     @property
     def in_range(self) -> bool:

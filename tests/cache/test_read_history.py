@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tables import each_row
 
-from anaphora.cache.read_history import KEPT, ReadHistory, Shortfall, read_class
+from anaphora.cache.read_history import CHAIN, KEPT, ReadHistory, Shortfall, read_class
 
-CANDIDATES = {"simulated": 1000, KEPT: 900, "reply": 950, "beginning": 300, "nothing": 0}
+CANDIDATES = {
+    "simulated": 1000,
+    KEPT: 900,
+    CHAIN: 900,
+    "reply": 950,
+    "beginning": 300,
+    "nothing": 0,
+}
 HERE, THERE = ("here", "anywhere"), ("there", "anywhere")
 
 
@@ -27,7 +34,7 @@ def after(*bills: int, default: str = "simulated", situations: tuple[str, ...] =
     [
         ((), "simulated"),
         ((950,), "reply"),  # of the same class: one bill is enough
-        ((950, 900), KEPT),
+        ((950, 900), CHAIN),  # of the same length as what was kept
         ((0,), "simulated"),  # of another class: it may be chance
         ((0, 0, 0), "simulated"),
         ((0,) * 7, "nothing"),
@@ -54,25 +61,49 @@ def test_what_was_seen_long_ago_is_outweighed() -> None:
     assert after(*[0] * 300, *[1000] * 60) == "simulated"
 
 
+def test_the_rules_give_way_to_the_chain_where_they_are_behind_it() -> None:
+    """One bill is enough: what is not better than the chain has no business there."""
+    assert after(0, 0, 900) in (KEPT, CHAIN)
+
+
+@pytest.mark.parametrize("between", [0, 40, 400])
+def test_bills_that_say_nothing_about_two_predictions_make_no_earlier_one_count_less(
+    between: int,
+) -> None:
+    """The rules and nothing are the same in most calls, and rules are wrong where they differ."""
+    history, alike = ReadHistory(), {**CANDIDATES, "simulated": 0, CHAIN: 0}
+    differ = {**alike, "simulated": 300}
+    for _ in range(8):
+        history.learn(HERE, differ, 300, 0)
+        for _ in range(between):
+            history.learn(HERE, alike, 0, 0)
+    assert differ[history.choose(HERE, differ, "simulated")] == 0
+
+
+def test_a_pause_beyond_the_ttl_holds_predictions_against_a_chain_that_reads_nothing() -> None:
+    history, lapsed = ReadHistory(), {**CANDIDATES, CHAIN: 0}
+    for read in (900, 0) * 30:
+        history.learn(HERE, lapsed, 900, read)
+    chosen = history.choose(HERE, lapsed, KEPT)
+    assert lapsed[chosen] == 0, "the last bill put what was kept behind"
+
+
 @given(st.lists(st.sampled_from([*CANDIDATES.values(), 17, 2000]), max_size=60))
 def test_a_choice_was_never_behind_the_chain(bills: list[int]) -> None:
-    """Neither in tokens nor in classes, unless it is the default."""
-    chosen = after(*bills, default=KEPT)
-    kept = CANDIDATES[KEPT]
-    weights = [0.98 ** (len(bills) - at) for at in range(len(bills))]
-
-    def right(name: str) -> tuple[float, float]:
-        tokens = CANDIDATES[name]
-        pairs = list(zip(weights, bills, strict=True))
-        return (
-            sum(weight for weight, read in pairs if read == tokens),
-            sum(w for w, read in pairs if read_class(read, kept) == read_class(tokens, kept)),
-        )
-
-    exact, alike = right(chosen)
-    assert exact >= right(KEPT)[0] - 1e-9
-    if read_class(CANDIDATES[chosen], kept) != "hit":
-        assert alike >= right(KEPT)[1] - 1e-9
+    """Neither in tokens nor in classes, by the latest bills in which the two differ."""
+    chosen = after(*bills, default=CHAIN)
+    ours, chain = CANDIDATES[chosen], CANDIDATES[CHAIN]
+    tokens = [(read == ours) - (read == chain) for read in bills]
+    kinds = [
+        (read_class(read, chain) == read_class(ours, chain))
+        - (read_class(read, chain) == read_class(chain, chain))
+        for read in bills
+    ]
+    for gains in (tokens, kinds):
+        lead = 0.0
+        for gain in filter(None, gains):
+            lead = 0.98 * lead + gain
+        assert lead >= 0
 
 
 @pytest.mark.parametrize("missed", [0.05, 0.17, 0.3])
@@ -114,12 +145,3 @@ def test_shares_follow_the_bills() -> None:
 
 def test_a_read_of_more_than_expected_is_no_shortfall() -> None:
     assert short_after(*[1200] * 20) == NONE
-
-
-def test_a_long_history_keeps_its_counts() -> None:
-    """Weights grow with every bill, and are made smaller before they overflow."""
-    history = ReadHistory()
-    for _ in range(12_000):
-        history.learn(("here",), CANDIDATES, 900, 900)
-    assert history.choose(("here",), CANDIDATES, "simulated") == KEPT
-    assert history.shortfall(("here",), Shortfall(0.1, 0.0, 0.0)).missed < 0.1

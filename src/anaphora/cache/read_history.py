@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
 ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 """Whether all, some or none of what the previous call left in the cache was read."""
 
-#: The prediction that no other may be behind: a call reads what the previous one left.
+#: What the previous call left, in the catalog's steps. The class of a read is held against it.
 KEPT = "kept"
+#: The prediction that no other may be behind: that, if it was within the catalog's TTL.
+CHAIN = "chain"
 #: What the rules say counts like so many bills.
 _PRIOR = 40.0
 #: A prediction is ahead of another by so many standard deviations, and one right call more.
@@ -25,8 +28,6 @@ _DEVIATIONS = 2.0
 _FADING = 0.98
 #: The same where the last few bills decide.
 _FORGETTING = 0.7
-#: A weight above which all are made smaller.
-_HEAVIEST = 1e100
 
 
 def read_class(read: int, kept: int) -> ReadClass:
@@ -47,46 +48,43 @@ class Shortfall(NamedTuple):
 
 
 class _Counts:
-    """The bills of one situation. The later a bill, the more it counts: with the weight that the
-    bill after it is smaller by."""
+    """The bills of one situation. The later a bill, the more it counts; one in which two
+    predictions were equally good says nothing about the two, and makes no earlier one count
+    less."""
 
     def __init__(self) -> None:
-        self._weight = 1.0
-        """Of the latest bill; everything counted is divided by it."""
+        self._won: dict[tuple[str, str], float] = {}
+        """How often a prediction was better than another."""
         self._exact: dict[str, float] = {}
         self._alike: dict[str, float] = {}
-        """How often a prediction was right to the token, and in its class."""
+        """By how many calls a prediction was right more often than the chain, to the token and in
+        its class."""
         self._last: dict[str, float] = {}
-        """The same to the token, by the last bills alone."""
-        self._won: dict[str, dict[str, float]] = {}
-        """How often a prediction was better than another."""
+        """How often it was right to the token, by the last bills alone."""
         self._expected = self._missed = self._cut_short = self._part = 0.0
 
     def add(self, candidates: Mapping[str, int], expected: int, read: int) -> None:
         """A call read so many tokens; `expected` was predicted."""
-        self._weight /= _FADING
-        if self._weight > _HEAVIEST:
-            self._weigh_anew()
-        weight, kept = self._weight, candidates.get(KEPT, 0)
+        kept = candidates.get(KEPT, 0)
         happened = read_class(read, kept)
-        points: dict[str, int] = {}
-        for name, tokens in candidates.items():
-            exact, alike = tokens == read, read_class(tokens, kept) == happened
-            self._exact[name] = self._exact.get(name, 0.0) + weight * exact
-            self._alike[name] = self._alike.get(name, 0.0) + weight * alike
-            self._last[name] = self._last.get(name, 0.0) * _FORGETTING + exact
-            points[name] = exact + alike
-        for name, better in points.items():
-            won = self._won.setdefault(name, {})
-            for other, worse in points.items():
-                if better > worse:
-                    won[other] = won.get(other, 0.0) + weight
-        if expected:
-            self._expected += weight
-            self._missed += weight * (not read)
-            if 0 < read < expected:
-                self._cut_short += weight
-                self._part += weight * read / expected
+        exact = {name: tokens == read for name, tokens in candidates.items()}
+        alike = {name: read_class(tokens, kept) == happened for name, tokens in candidates.items()}
+        for name, right in exact.items():
+            self._last[name] = self._last.get(name, 0.0) * _FORGETTING + right
+        if CHAIN in candidates:
+            _add_leads(self._exact, exact)
+            _add_leads(self._alike, alike)
+        for one, other in combinations(candidates, 2):
+            ahead = exact[one] + alike[one] - exact[other] - alike[other]
+            if ahead:
+                won, lost = ((one, other), (other, one))[:: 1 if ahead > 0 else -1]
+                self._won[won] = self._won.get(won, 0.0) * _FADING + 1
+                self._won[lost] = self._won.get(lost, 0.0) * _FADING
+        cut = read / expected if 0 < read < expected else 0.0
+        self._expected = self._expected * _FADING + (expected > 0)
+        self._missed = self._missed * _FADING + (expected > 0 and not read)
+        self._cut_short = self._cut_short * _FADING + (cut > 0)
+        self._part = self._part * _FADING + cut
 
     def is_ahead(self, name: str, other: str) -> bool:
         """By more than chance would have it."""
@@ -97,10 +95,10 @@ class _Counts:
         return self._wins(name, other) < self._wins(other, name)
 
     def best(self, candidates: Mapping[str, int], default: str) -> str:
-        """One that is not behind what the previous call left, neither in tokens nor in classes."""
-        best = KEPT if KEPT in candidates and self.is_ahead(KEPT, default) else default
+        """One that is not behind the chain, neither in tokens nor in classes."""
+        best = CHAIN if CHAIN in candidates and self.is_behind(default, CHAIN) else default
         for name in candidates:
-            safe = self._is_safe(self._exact, name) and self._is_safe(self._alike, name)
+            safe = self._exact.get(name, 0.0) >= 0 and self._alike.get(name, 0.0) >= 0
             if safe and self.is_ahead(name, best):
                 best = name
         return best
@@ -111,37 +109,31 @@ class _Counts:
         kept = candidates.get(KEPT, 0)
         alike = read_class(candidates[best], kept)
         for name, tokens in candidates.items():
-            safe = self._is_safe(self._exact, name) and read_class(tokens, kept) == alike
+            safe = self._exact.get(name, 0.0) >= 0 and read_class(tokens, kept) == alike
             if safe and self._last.get(name, 0.0) > self._last.get(best, 0.0):
                 best = name
         return best
 
     def shortfall(self, stated: Shortfall) -> Shortfall:
         """How often reads fall short, where `stated` counts like some bills."""
-        weight = _PRIOR * self._weight
-        bills = self._expected + weight
-        cut = stated.cut_short * weight + self._cut_short
-        part = stated.part * stated.cut_short * weight + self._part
+        bills = self._expected + _PRIOR
+        cut = stated.cut_short * _PRIOR + self._cut_short
+        part = stated.part * stated.cut_short * _PRIOR + self._part
         return Shortfall(
-            missed=(stated.missed * weight + self._missed) / bills,
+            missed=(stated.missed * _PRIOR + self._missed) / bills,
             cut_short=cut / bills,
             part=part / cut if cut else 0.0,
         )
 
     def _wins(self, name: str, other: str) -> float:
-        return self._won.get(name, {}).get(other, 0.0) / self._weight
+        return self._won.get((name, other), 0.0)
 
-    @staticmethod
-    def _is_safe(right: dict[str, float], name: str) -> bool:
-        return right.get(name, 0.0) >= right.get(KEPT, 0.0)
 
-    def _weigh_anew(self) -> None:
-        weight, self._weight = self._weight, 1.0
-        for counts in (self._exact, self._alike, *self._won.values()):
-            for name in counts:
-                counts[name] /= weight
-        self._expected, self._missed = self._expected / weight, self._missed / weight
-        self._cut_short, self._part = self._cut_short / weight, self._part / weight
+def _add_leads(leads: dict[str, float], right: Mapping[str, bool]) -> None:
+    """Adds by how much each prediction was better than the chain."""
+    for name, was in right.items():
+        if was != right[CHAIN]:
+            leads[name] = leads.get(name, 0.0) * _FADING + was - right[CHAIN]
 
 
 class ReadHistory:
@@ -151,7 +143,10 @@ class ReadHistory:
         self._counts: dict[Hashable, _Counts] = {}
 
     def choose(
-        self, situations: Sequence[Hashable], candidates: Mapping[str, int], default: str
+        self,
+        situations: Sequence[Hashable],
+        candidates: Mapping[str, int],
+        default: str,
     ) -> str:
         """The prediction to make. `situations` describe the call, the closest first: the bills of a
         wider one count as long as those of the closer ones do not speak against them."""
@@ -162,7 +157,9 @@ class ReadHistory:
             if found != default and not any(one.is_behind(found, default) for one in known[:at]):
                 best = found
                 break
-        last = known[0].closest(candidates, best) if known else best
+        if not known:
+            return best
+        last = known[0].closest(candidates, best)
         return best if any(one.is_behind(last, best) for one in known[1:]) else last
 
     def knows(self, situations: Sequence[Hashable]) -> bool:

@@ -14,9 +14,10 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import HitClass, Predicted, Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.learned_steps import LearnedRow
+from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import (
     CallChance,
     CostRange,
@@ -81,8 +82,8 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     original_cost_usd: Decimal | None
     """The bill of the recorded call, when it is simulated on another model."""
     exact: bool | None
-    expected: HitClass | None
-    happened: HitClass | None
+    expected: ReadClass | None
+    happened: ReadClass | None
     cause: str | None
     because: str
     spans: tuple[Span, ...]
@@ -290,7 +291,7 @@ def _row(
 def _range(call: Predicted, price: Price | None, usage: Usage) -> CostRange | None:
     """The range of a call's bill; its output is known."""
     span, cost = call.bill_range, _cost(price, usage)
-    if span is None or cost is None:
+    if span is None or cost is None or not span.high:
         return None
     rules = catalog.rules(call.provider, call.model, call.wire)
     predicted, output = rules.input_cost(call.outcome.usage()), Usage(output=usage.output or 0)

@@ -11,12 +11,12 @@ from statistics import median_low
 import msgspec
 
 from anaphora.cache.bill_errors import BillErrors, BillRange
-from anaphora.cache.read_history import KEPT, ReadHistory, Shortfall
+from anaphora.cache.read_history import ReadHistory, Shortfall
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
-from .read_candidates import BEGINNING, SIMULATED, CallSituation, ConversationReads
+from .read_candidates import BEGINNING, LEFT, SIMULATED, CallSituation, ConversationReads
 
 #: Chances of a call for a reason of its own.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
@@ -135,8 +135,8 @@ def _default(
     if call.kind == "first" or call.idle:
         return SIMULATED if recorded or candidates[SIMULATED] else BEGINNING
     unknown = not call.marked and call.hidden is None
-    beyond = unknown and candidates[SIMULATED] > candidates[KEPT]
-    return KEPT if beyond or not rules.automatic_breakpoint.verified else SIMULATED
+    beyond = unknown and candidates[SIMULATED] > candidates[LEFT]
+    return LEFT if beyond or not rules.automatic_breakpoint.verified else SIMULATED
 
 
 def _of_bill(call: CallSituation) -> tuple[Hashable, ...]:

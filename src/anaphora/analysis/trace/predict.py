@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from anaphora.cache.bill_errors import BillRange
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.read_history import ReadClass, read_class
 from anaphora.cache.simulator import Chance, Outcome, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.catalog.names import GATEWAYS
@@ -26,9 +27,6 @@ from .format import Trace, TraceCall, TraceUsage
 from .prompts import Replay, in_order, is_marked, left_by
 from .read_candidates import CallSituation
 from .sent_blocks import CallPrompt
-
-HitClass: TypeAlias = Literal["hit", "partial", "miss"]
-"""Whether all, some or none of what the previous call left in the cache was read."""
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,15 +75,15 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return self.billed is not None and self.outcome.read == self.billed.cache_read
 
     @property
-    def expected(self) -> HitClass | None:
+    def expected(self) -> ReadClass | None:
         return self._class(self.outcome.read)
 
     @property
-    def happened(self) -> HitClass | None:
+    def happened(self) -> ReadClass | None:
         return None if self.billed is None else self._class(self.billed.cache_read)
 
     @property
-    def baseline_class(self) -> HitClass | None:
+    def baseline_class(self) -> ReadClass | None:
         return None if self.baseline is None else self._class(self.baseline)
 
     @property
@@ -99,12 +97,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         no difference or no bill."""
         return why_different(self)
 
-    def _class(self, read: int) -> HitClass | None:
-        if self.baseline is None:
-            return None
-        if read == 0:
-            return "miss"
-        return "hit" if read >= self.baseline else "partial"
+    def _class(self, read: int) -> ReadClass | None:
+        return None if self.baseline is None else read_class(read, self.baseline)
 
 
 class _PlayedCall(NamedTuple):
@@ -296,7 +290,8 @@ class Predictor:
         entry.learn(predicted, billed, rules)
         host = self._host(replay, call)
         self.steps.learn(host, replay.row, billed.cache_read, conversation=replay.trace.id)
-        replay.reads.add(situation, billed, left_by(call, rules) or 0)
+        left, kept = left_by(call, rules) or 0, left_by(call, replay.row) or 0
+        replay.reads.add(situation, billed, left, kept)
         if first and replay.begun is not None:
             entry.learn_unrecorded(replay.begun.lead.total * replay.per_token[0])
 

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.lifetime import ttl_seconds
 from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
@@ -198,6 +199,7 @@ class Replay:
             kind = "added"
         marked = is_marked(call if before is None else before, self.rules)
         lifetime = TTL_SECONDS[self.ttls[before is not None]] if marked else simulator.lifetime
+        stated = lifetime if marked else ttl_seconds(self.row)
         recorded = self.begun is None and prompt.leading >= 0
         usage = None if before is None else before.usage
         reasoning = None if usage is None else usage.reasoning
@@ -206,6 +208,7 @@ class Replay:
             model=self.called_model,
             agent=prompt.key(prompt.leading) if recorded else None,
             idle=idle is not None and idle > (lifetime or 0.0),
+            lapsed=idle is not None and idle > (stated or 0.0),
             marked=marked,
             hidden=None if reasoning is None else reasoning > 0,
         )

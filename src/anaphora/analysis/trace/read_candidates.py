@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Literal, NamedTuple, TypeAlias
 
-from anaphora.cache.read_history import KEPT, ReadClass, read_class
+from anaphora.cache.read_history import CHAIN, KEPT, ReadClass, read_class
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
@@ -16,6 +16,8 @@ both, or one that sends the same messages once more."""
 
 #: The prediction of the simulator, by the rules.
 SIMULATED = "simulated"
+#: What the previous call left, in the steps that bills have shown.
+LEFT = "left"
 #: What the first call of the latest conversation read.
 BEGINNING = "beginning"
 
@@ -28,7 +30,9 @@ class CallSituation(NamedTuple):
     agent: Hashable
     """The beginning of its prompt, where that is recorded."""
     idle: bool
-    """What the previous call left has expired, by the rules."""
+    """What the previous call left has expired, as far as known."""
+    lapsed: bool
+    """It has by the catalog, which may be a stand-in."""
     marked: bool
     """What the previous call left is at markers."""
     hidden: bool | None
@@ -41,8 +45,8 @@ class ConversationReads:
     def __init__(self) -> None:
         self._usage: TraceUsage | None = None
         """The last bill."""
-        self._left = self._left_before = 0
-        """What the last call left, and the one before it."""
+        self._left = self._left_before = self._kept = 0
+        """What the last call left, and the one before it; the first by the catalog."""
         self._turn: tuple[int, int] | None = None
         """What the last call outside of a tool loop left and read."""
         self._classes: dict[CallKind, ReadClass] = {}
@@ -63,10 +67,10 @@ class ConversationReads:
         if usage is None:
             return found
         if call.marked and call.kind == "loop":
-            found[SIMULATED] = min(
-                simulated, self._left
-            )  # nothing is cached behind the last marker
-        found[KEPT] = self._left
+            # Nothing is cached behind the last marker.
+            found[SIMULATED] = min(simulated, self._left)
+        found[LEFT], found[KEPT] = self._left, self._kept
+        found[CHAIN] = 0 if call.lapsed else self._kept
         found["as before"] = usage.cache_read
         found["older"] = self._left_before
         output, reasoning = usage.output or 0, usage.reasoning or 0
@@ -81,22 +85,24 @@ class ConversationReads:
 
     def situations(self, call: CallSituation) -> tuple[Hashable, ...]:
         """The calls that this one is like, the closest first."""
-        kind, model, agent, idle, _, hidden = call
+        kind, model, agent, idle, lapsed, _, hidden = call
         if self._usage is None:
             return (agent, model, kind), (model, kind), (kind,)
-        last = self._classes.get(kind)
+        last, pause = self._classes.get(kind), (idle, lapsed)
         return (
-            (agent, model, kind, idle, last, hidden),
-            (model, kind, idle, last),
-            (model, kind, idle),
-            (kind, idle, last),
-            (kind, idle),
+            (agent, model, kind, pause, last, hidden),
+            (model, kind, pause, last),
+            (model, kind, pause),
+            (kind, pause, last),
+            (kind, pause),
         )
 
-    def add(self, call: CallSituation, usage: TraceUsage, left: int) -> None:
-        """The bill of the next call, and what it left in the cache by that."""
+    def add(self, call: CallSituation, usage: TraceUsage, left: int, kept: int) -> None:
+        """The bill of the next call, and what it left in the cache by that; `kept`: by the
+        catalog."""
         if self._usage is not None:
-            self._classes[call.kind] = read_class(usage.cache_read, self._left)
-        self._usage, self._left_before, self._left = usage, self._left, left
+            self._classes[call.kind] = read_class(usage.cache_read, self._kept)
+        self._usage, self._left_before = usage, self._left
+        self._left, self._kept = left, kept
         if call.kind != "loop":
             self._turn = left, usage.cache_read

@@ -144,8 +144,13 @@ class SentBlocks:
         return self._text_tokens(text) + other + self._conversation.unrecorded_tokens(position)
 
     def _text_tokens(self, text: TextBytes) -> int:
-        pairs = zip(text, self._per_token, strict=True)
-        return math.ceil(sum(size / ratio for size, ratio in pairs))
+        prose, json, results, thinking = self._per_token
+        return math.ceil(
+            text.prose / prose
+            + text.json / json
+            + text.results / results
+            + text.thinking / thinking
+        )
 
     def _block(self, position: int) -> TraceBlock:
         if position < len(self._head):
