@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.prompts import Replay, in_order
+from anaphora.analysis.trace.replay import Replay, in_order
 from anaphora.analysis.trace.sent_blocks import CallPrompt, SentBlocks
 from anaphora.cache.simulator.prefix_tree import PrefixTree
 from anaphora.cache.simulator.view import lookback_steps

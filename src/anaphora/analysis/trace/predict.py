@@ -24,8 +24,9 @@ from .blocks import KnownBlocks
 from .differences import why_different
 from .entry_bills import EntryBills, PredictedRead
 from .format import Trace, TraceCall, TraceUsage
-from .prompts import Replay, in_order, is_marked, left_by
+from .prompts import is_marked, left_by
 from .read_candidates import CallSituation
+from .replay import Replay, in_order
 from .sent_blocks import CallPrompt
 
 
