@@ -1,0 +1,296 @@
+"""A recorded conversation call by call, and what its bills have shown so far."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from anaphora.cache.simulator import Chance, Outcome, Simulator
+from anaphora.rendered.media import Size
+from anaphora.tokens import bytes_in, tokens_in
+
+from .account import Account
+from .blocks import TraceBlock
+from .format import TraceCall, TraceUsage
+from .prompts import SentPrompts
+from .sent_blocks import CallPrompt
+from .token_scale import TextBytes
+
+#: The tokens of a reply that is sent back are those of its output when they fit its text by this
+#: factor; otherwise a part of it was not sent, or its output is not the whole count.
+_FITS = 1.7
+#: A read is of the entry that was expected when their lengths differ by no more than this share.
+_SAME_ENTRY = 0.25
+#: An estimate up to this factor above the minimum may in truth be below it.
+_NEAR_MINIMUM = 1.5
+#: Tokens of framing that the bytes do not show.
+_FRAMING = 64
+#: The reasons of spans that were found in the cache.
+_FOUND = ("found", "not_whole_granule", "below_minimum")
+
+
+def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]:
+    """All calls in the order they were made, those of one account together: the account, the time,
+    and the indexes of the conversation and the call. Conversations without a clock follow each
+    other in the order given."""
+    moments: list[tuple[str, float, int, int]] = []
+    last: dict[str, float] = {}
+    for order, replay in enumerate(replays):
+        account = replay.trace.account or ""
+        times = replay.times(last.get(account, 0.0))
+        last[account] = times[-1] if times else last.get(account, 0.0)
+        moments += [(account, at, order, index) for index, at in enumerate(times)]
+    yield from sorted(moments)
+
+
+class Replay(SentPrompts):
+    """Learns from the bill of each call before the call is added to the cache."""
+
+    def move(self, call: TraceCall, billed: TraceUsage, account: Account, *, first: bool) -> None:
+        """The bill tells how long the prompt is, in another model's tokens."""
+        per_token, billed_per_token = self.per_token
+        total = tokens_in(bytes_in(billed.total, billed_per_token), per_token)
+        if self.begun is not None and first:
+            unrecorded = max(0, total - self._counted(call, account).recorded_tokens)
+            if self.begun.lead.shared is None:
+                self.begun.lead.total = self.begun.lead.shared = unrecorded
+            self._set_beginning(self.begun, unrecorded)
+        sent = self.sent(call)
+        if len(sent):
+            account.lengths(self.trace.group)[sent.key(len(sent) - 1)] = total
+
+    def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
+        """Where a call's beginning is likely to differ from the last one, by the last such call of
+        the conversation; None where it is not."""
+        return self._early.get(in_loop) if account.early_reads.repeat else None
+
+    def chances(
+        self, call: TraceCall, prompt: CallPrompt, account: Account, simulator: Simulator, at: float
+    ) -> tuple[Chance, ...]:
+        """The other outcomes that a call may have, and how often."""
+        chances = simulator.chances(prompt, at=at)
+        figure, blocks = self.rules.thinking_dropped, self.blocks
+        if figure is None or not self._may_drop_thinking(call):
+            return chances
+        blocks.strips = True
+        params = {**prompt.cache_params}
+        outcome = simulator.predict(self.prompt(call, params, account), at=at)
+        blocks.strips = False
+        return (*chances, Chance(figure.value, "thinking_dropped", outcome))
+
+    def _may_drop_thinking(self, call: TraceCall) -> bool:
+        """Whether thinking is dropped at this call if the client resends it, which is unknown."""
+        before, blocks = self.before, self.blocks
+        unknown = blocks.may_strip and not blocks.strips
+        return unknown and before is not None and blocks.drops_thinking(before, call)
+
+    def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
+        """At each user turn after thinking: a read of the beginning alone shows that it was
+        dropped, and so resent; a read of all, that it was not."""
+        before, blocks = self.before, self.blocks
+        if before is None or before.usage is None or not blocks.may_strip:
+            return
+        if blocks.drops_thinking(before, call):
+            blocks.strips = 0 < billed.cache_read < before.usage.cached
+
+    def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
+        """Learns whether reads end early at the same place again; `expected` is without that."""
+        slack = max(self.rules.granule_tokens.value, _FRAMING)
+        before, early = self._early.pop(in_loop, None), read + slack < expected
+        if before is not None and before + slack < expected:
+            account.early_reads.learn(repeated=early and abs(read - before) <= slack)
+        if early:
+            self._early[in_loop] = read
+        if not in_loop and expected > slack and self.trace.group is not None:
+            account.early_reads.latest.pop(self.trace.group, None)
+            account.early_reads.latest |= {self.trace.group: read} if early else {}
+
+    def learn_lifetime(
+        self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
+    ) -> None:
+        """Learns whether what the last call left could still be read; `alive` is the outcome if it
+        could. Others may have used the beginning since, so that a read of no more says nothing."""
+        if account.lifetime is not None:
+            beginning = 0
+            if idle > account.lifetime.stated:
+                beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
+            if read > beginning:
+                account.lifetime.learn(idle, found=True)
+            elif alive.read > beginning:
+                account.lifetime.learn(idle, found=False)
+
+    def learn(
+        self,
+        call: TraceCall,
+        billed: TraceUsage,
+        expected: tuple[CallPrompt, Outcome],
+        account: Account,
+    ) -> None:
+        """Learns from the bill of a call: before the call is added to the cache, so that what it
+        leaves there is as long as the bill says."""
+        prompt, outcome = expected
+        found = _found(prompt, outcome)
+        self._learn_stripping(call, billed)
+        self._learn_growth(call, billed, account)
+        self._learn_beginning(call, billed, outcome.read, account)
+        lengths, sent = account.lengths(self.trace.group), self.sent(call)
+        self.left.add(billed.cached)
+        end = len(sent) - 1
+        lengths[sent.key(end)] = billed.total
+        if billed.cached and (prompt.markers or prompt.automatic):
+            last = end
+            if prompt.automatic is None:
+                last = prompt.markers[-1].chunk
+                if call.breakpoints is None:
+                    last = self._learn_end(call, billed, account)
+            lengths[sent.key(last)] = billed.cached
+            if call.breakpoints and prompt.automatic is None:
+                self._learn_longer(call, billed, prompt, account)
+        self._learn_found(call, billed.cache_read, prompt, found, account)
+        reply = self.blocks.reply(call)
+        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
+            # The reply is cached with the reasoning in it.
+            key = sent.key(end)
+            for block in reply:
+                key = hash((key, block.identity))
+            lengths[key] = billed.total + billed.output + (account.reply_ends.usual or 0)
+        self._size_reply(call, reply, billed, account)
+        if self.before is None:
+            # About how long the beginning of other conversations is.
+            for key, tokens in self._counted(call, account).all_tokens():
+                lengths.fit(key, tokens)
+
+    def _learn_longer(
+        self, call: TraceCall, billed: TraceUsage, prompt: CallPrompt, account: Account
+    ) -> None:
+        """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
+        written with that TTL. Where nothing was, though it is about as long as the minimum, it is
+        shorter than that."""
+        end, ttl = prompt.markers[-1], billed.by_ttl
+        longer = [mark for mark in prompt.markers if mark.ttl != end.ttl]
+        if not longer or not ttl.get(end.ttl):
+            return
+        at, written = longer[-1].chunk, ttl.get(longer[-1].ttl)
+        sent, least = self._counted(call, account), self.rules.minimum_tokens.value
+        if written:
+            account.lengths(self.trace.group)[sent.key(at)] = billed.cache_read + written
+        elif not billed.cache_read and least <= sent.tokens(at) < _NEAR_MINIMUM * least:
+            account.lengths(self.trace.group)[sent.key(at)] = least - 1
+
+    def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
+        """Learns where the last marker of a call is, where none are recorded: at the last block,
+        unless more is uncached than that leaves; then where what was cached may end."""
+        sent = self._counted(call, account)
+        self._after_mark, end = 0, len(sent) - 1
+        if billed.input > _FRAMING:
+            near = sent.nearest(billed.cached)
+            self._after_mark = end - max(near, self.blocks.lead)
+            if near <= self.blocks.lead + 1 and self.begun is not None:
+                self._after_mark = end - self.blocks.lead
+                self.begun.lead.shared = billed.cached
+        return end - self._after_mark
+
+    def _learn_growth(self, call: TraceCall, billed: TraceUsage, account: Account) -> None:
+        before = self.before
+        if before is None or before.usage is None or before.messages >= call.messages:
+            return
+        text, other = TextBytes(), 0
+        for block in self.blocks.messages[before.messages : call.messages]:
+            text, other = text.plus(block.kind, block.size.text), other + block.size.other
+        account.scale.learn(text, billed.total - before.usage.total - other)
+        if self.rules.granule_tokens.value == 1 and before.usage.output is not None:
+            end = before.usage.total + before.usage.output
+            account.reply_ends.learn(billed.cache_read - end)
+
+    def _learn_found(
+        self,
+        call: TraceCall,
+        read: int,
+        prompt: CallPrompt,
+        found: tuple[int, int, int],
+        account: Account,
+    ) -> None:
+        """Learns the length of the prefix that was read, where only an estimate was known: of the
+        one that was expected, or else of the marked one with about that length."""
+        if not read:
+            return
+        sent, (end, last, beyond) = self._counted(call, account), found
+        marked = [mark.chunk for mark in prompt.markers[:-1]]
+        near = [
+            at
+            for at in (([last] if last >= 0 else []) if end else marked)
+            if abs(sent.tokens(at) + beyond - read) <= _SAME_ENTRY * read
+        ]
+        if not near:
+            return
+        position = min(near, key=lambda at: abs(sent.tokens(at) - read))
+        if sent.key(position) not in account.lengths(self.trace.group):
+            most = read + self.rules.granule_tokens.value - 1
+            account.lengths(self.trace.group)[sent.key(position)] = (
+                min(max(sent.tokens(position) + beyond, read), most) - beyond
+            )
+
+    def _learn_beginning(
+        self, call: TraceCall, billed: TraceUsage, expected: int, account: Account
+    ) -> None:
+        begun, first = self.begun, self.before is None
+        lead = self._learn_ttls(billed, account)
+        if begun is None:
+            return
+        read = billed.cache_read
+        if first:
+            account.leads.miss(begun, expected=expected > 0, read=read > 0)
+        if not first and (expected or not read):
+            return
+        recorded = self._counted(call, account).recorded_tokens
+        unrecorded = max(0, billed.total - recorded)
+        if read == expected or read > unrecorded + _SAME_ENTRY * recorded + _FRAMING:
+            read = 0  # as expected, or into the messages
+        if not read and first and lead is not None:
+            read = lead
+        may_be_cut = not account.has_markers
+        account.leads.learn(begun, read, unrecorded, may_be_cut=may_be_cut)
+        self._set_beginning(begun, unrecorded)
+
+    def _learn_ttls(self, billed: TraceUsage, account: Account) -> int | None:
+        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
+        5m-write C-B"), gives the position of the first."""
+        position = None
+        if not billed.cache_write_1h:
+            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
+        elif not billed.cache_write_5m:
+            self.ttls = ("1h", "1h")
+        else:
+            self.ttls = ("1h", "5m")
+            position = billed.cache_read + billed.cache_write_1h
+        account.ttls = self.ttls
+        return position
+
+    def _size_reply(
+        self, call: TraceCall, reply: list[TraceBlock], billed: TraceUsage, account: Account
+    ) -> None:
+        """The output tokens of a reply are those that it has when it is sent back, where they fit
+        its text. Hidden reasoning is sent back at some providers only."""
+        estimates = [
+            math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))
+            + block.size.other
+            for block in reply
+        ]
+        estimated, output = sum(estimates), billed.output or 0
+        least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
+        fitting = (output, output - (billed.reasoning or 0))
+        tokens = next((count for count in fitting if count and least < count < most), None)
+        if tokens is not None:
+            for block, share in zip(reply, estimates, strict=True):
+                block.size = Size(0, round(tokens * share / max(1, estimated)))
+            for sent in self._sent.values():
+                sent.resize(call.messages)
+
+
+def _found(prompt: CallPrompt, outcome: Outcome) -> tuple[int, int, int]:
+    """The tokens of a prompt that were expected to be found in the cache, the last block that was,
+    and the tokens behind it."""
+    end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
+    last = bisect_right(range(len(prompt)), end, key=prompt.tokens) - 1
+    return end, last, end - prompt.tokens(last)
