@@ -18,7 +18,7 @@ Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 #: Long enough for the minimum of the model.
 QUESTION = "All of it matters to the answer. " * 900
 BACKWARDS = (
-    "the clock stepped back before 1 call (2), by 110.0 s at most: the time since the call before is"
+    "the clock stepped back before 1 call (3), by 110.0 s at most: the time since the call before is"
     " unknown, and later times are moved by the step"
 )
 

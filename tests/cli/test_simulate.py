@@ -187,7 +187,7 @@ def test_a_clock_that_stepped_back_is_a_notice_and_its_call_is_compared(
     found = simulated(log(BACKWARDS), "--strict")
     assert found["skipped"] == []
     (notice,) = found["notices"]
-    assert "the clock stepped back before 1 call (1), by 10.0 s at most" in notice["reason"]
+    assert "the clock stepped back before 1 call (2), by 10.0 s at most" in notice["reason"]
     assert [row["billed"]["read"] for row in found["rows"]] == [0, 5000]
     assert [row["gap"] for row in found["rows"]] == [None, None]
 

@@ -179,7 +179,7 @@ class TestUnreliableUsage:
     def test_output_names_the_calls_and_the_reason(self, log: Log) -> None:
         file = log(self.marked(usage_unreliable="the gateway counts twice"))
         (one,) = report("simulate", file)["not_compared"]
-        assert one["reason"] == "usage_unreliable at 1 call (1): the gateway counts twice"
+        assert one["reason"] == "usage_unreliable at 1 call (2): the gateway counts twice"
         assert one["place"] == f"{file}:1"
         assert "Not compared: 1" in run("simulate", file).stdout
         assert "usage_unreliable at 1 call" in run("explain", file).stderr
@@ -189,7 +189,7 @@ class TestUnreliableUsage:
         file = log(trace(usage_unreliable=True))
         found = report("simulate", file)
         assert {row["billed"] for row in found["rows"]} == {None}
-        assert found["not_compared"][0]["reason"] == "usage_unreliable at 3 calls (0, 1, 2)"
+        assert found["not_compared"][0]["reason"] == "usage_unreliable at 3 calls (1, 2, 3)"
         assert found["total"]["billed_calls"] == 0
         ran = run("rules", "check", file)
         assert ran.exit_code == 2

@@ -78,11 +78,11 @@ def test_a_clock_that_stepped_back_keeps_every_bill_and_every_other_gap() -> Non
         at(130, 7, bill(read=5000)),
     )
     assert str(stepped) == (
-        "f:3: the clock stepped back before 1 call (1), by 3.5 s at most: the time since the call"
+        "f:3: the clock stepped back before 1 call (2), by 3.5 s at most: the time since the call"
         " before is unknown, and later times are moved by the step"
     )
     assert str(ends) == (
-        "f:3: the clock stepped back within 1 call (2): when they began is unknown"
+        "f:3: the clock stepped back within 1 call (3): when they began is unknown"
     )
     assert isinstance(stepped, Problem)
     assert isinstance(ends, Problem)

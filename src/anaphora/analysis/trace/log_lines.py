@@ -193,7 +193,8 @@ def checked(found: FoundTrace) -> Iterator[TraceEntry]:
 
 
 def _named_calls(indexes: list[int]) -> str:
-    some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
+    """Counted from 1, as the turns of a conversation are."""
+    some = ", ".join(str(index + 1) for index in indexes[:_NAMED_CALLS])
     more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
     return f"{counted(len(indexes), 'call')} ({some}{more})"
 
