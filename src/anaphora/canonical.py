@@ -41,12 +41,10 @@ def string(text: str) -> bytes:
 
 def dumps(value: object, *, path: str = "$") -> bytes:
     """Any JSON value; dictionaries keep their order."""
+    if not _is_plain(value):
+        _raise_for_invalid(value, path)
     try:
-        if not _is_plain(value):
-            _raise_for_invalid(value, path)
         return _encode(value)
-    except RecursionError:
-        raise InvalidJson("nested too deep", path=path) from None
     except UnicodeEncodeError:
         _raise_for_invalid(value, path)
         raise

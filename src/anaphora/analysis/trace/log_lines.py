@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.canonical import dumps
-from anaphora.errors import InvalidJson
 from anaphora.wire.reading import decode_reason
 from anaphora.wording import counted
 
@@ -118,14 +117,12 @@ def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | P
                 _check_depth(fields)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             yield Problem(line.place, decode_reason(problem, line.data))
-        except InvalidJson as problem:
-            yield Problem(line.place, problem.reason)
         else:
             yield line.place, fields
 
 
 def _check_depth(value: object) -> None:
-    """Raises `InvalidJson` for a value that can be read, and is too deep for those who write it:
+    """Raises `RecursionError` for a value that can be read, and is too deep for those who write it:
     they are called from deeper than this is."""
     for _ in range(_MOST_NESTED):
         value = [value]
