@@ -251,6 +251,7 @@ def test_a_daemon_without_an_audit_log_marks_nothing(
     (home.path / "llm.yaml").write_bytes(msgspec.json.encode(llm))
     daemons.start(home.path)
     home.call()
+    wait_until(lambda: home.entries, "the call was not settled")
     daemons.kill()
     daemons.start(home.path, "written")
     home.call()
