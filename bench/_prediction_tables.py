@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from _prediction import Compared, Family
 
@@ -133,7 +133,6 @@ def figures(calls: list[Compared]) -> tuple[Figures, Figures]:
         if one.call.provider == "deepseek" and one.call.billed is not None and one.append_only
     ]
     near = sum(abs(one.call.outcome.read - one.read) <= one.call.granule for one in deepseek)
-    first = [error for one in _all_bills(calls) for error in one.first]
     ours: Figures = {
         "worst_exact_gain": _worst(judged, lambda one: (one.exact, one.chain_exact)),
         "worst_class_gain": _worst(judged, lambda one: (one.classes, one.chain_classes)),
@@ -144,7 +143,7 @@ def figures(calls: list[Compared]) -> tuple[Figures, Figures]:
         "worst_bill_error_median": None if worst is None else _bill_error(worst),
         "range_share": None if narrow is None else narrow.bills.inside,
         "range_width_median": None if narrow is None else median(narrow.bills.widths),
-        "first_call_tokens_median": median(first),
+        "first_call_tokens_median": median(Bills(calls).first),
         "deepseek_within_granule": share(near, len(deepseek)),
     }
     chain: Figures = {
@@ -155,10 +154,6 @@ def figures(calls: list[Compared]) -> tuple[Figures, Figures]:
         "worst_bill_error_median": None if worst is None else median(worst.bills.chain_errors),
     }
     return ours, chain
-
-
-def _all_bills(calls: list[Compared]) -> Iterator[Bills]:
-    yield Bills(calls)
 
 
 def _in_loop(call: Predicted) -> bool:

@@ -52,8 +52,8 @@ class EntryBills:
         """The bytes of a beginning that is not recorded; None before the first bill."""
         return median_low(self._unrecorded) if self._unrecorded else None
 
-    def idle(self, at: float) -> float:
-        """The seconds since the last call, at one that is made now."""
+    def called(self, at: float) -> float:
+        """A call is made: the seconds since the one before it."""
         last, self._last = self._last, at
         return math.inf if last is None else at - last
 

@@ -225,7 +225,7 @@ class Predictor:
             replay.use_learned(self.steps, self._host(replay))
         began = None if before is None else before.at
         idle = None if began is None or call.at is None or call.gap_unknown else call.at - began
-        since = entry.idle(at)
+        since = entry.called(at)
         return _PlayedCall(
             at=at,
             entry=entry,
