@@ -30,8 +30,7 @@ from anaphora.client.transport import errors
 from anaphora.client.transport.connections import KEEPALIVE_SECONDS, Destination
 from anaphora.client.transport.over_aiohttp import RequestHead
 from anaphora.errors import InvalidConfig, Transport
-
-from .exchange import Headers, UpstreamRequest
+from anaphora.traffic.calls import Headers, UpstreamRequest
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
 _PIECE = 128 * 1024
