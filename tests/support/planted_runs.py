@@ -22,7 +22,8 @@ from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import CallJudge
-from anaphora.traffic.sent_requests import RequestDefaults, judge_request, paired, read_request
+from anaphora.traffic.matching import judge_request, paired
+from anaphora.traffic.sent_requests import RequestDefaults, read_request
 from anaphora.values import Usage
 
 from .planted import Json, Place, body, spec

@@ -22,6 +22,7 @@ from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
+from anaphora.traffic.matching import judge_request, paired
 from anaphora.traffic.request_log import why_unbilled
 from anaphora.traffic.sent_requests import (
     RequestDefaults,
@@ -29,8 +30,6 @@ from anaphora.traffic.sent_requests import (
     SentRequest,
     holds_request,
     is_request,
-    judge_request,
-    paired,
     read_request,
 )
 from anaphora.wire.reading import decode_reason
@@ -253,7 +252,7 @@ class _Explainer:
             if earlier is not None and earlier.continues:
                 name, count = conversations[earlier.call.place]
             else:
-                name, count = request.conversation or request.place, 0
+                name, count = request.named or request.place, 0
                 if name in names:  # side calls and subagents of a session
                     name = f"{name} ({request.place})"
                 names.add(name)

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.comparison import may_be_shared
 from anaphora.cache.sent_call import SentCall
+from anaphora.cache.verdict.judgement import may_be_shared
 from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState, prompt_names
 from anaphora.daemon.shared_state import saved_blocks as blocks
 from anaphora.daemon.shared_state import saved_calls as saved
 from anaphora.daemon.shared_state.saved_calls import SavedLine, SavedTurn
 from anaphora.rendered import Plan
+from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
-
-if TYPE_CHECKING:
-    from .conversations import RememberedCall
 
 _VERSION_BYTES = 8
 
