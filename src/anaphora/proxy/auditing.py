@@ -11,7 +11,7 @@ from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code, nano_usd
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe.export import block_label, label, word
 from anaphora.values import Usage
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 from .exchange import RelayedCall
 from .judged_call import OUTCOMES, JudgedCall
