@@ -13,7 +13,7 @@ from anaphora.client.observe.export import block_label, label, word
 from anaphora.traffic.calls import OUTCOMES, JudgedCall, RelayedCall
 from anaphora.traffic.judging import Judge
 from anaphora.values import Usage
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 #: Parts of the content types of streams.
 _STREAMS = ("event-stream", "eventstream", "ndjson")
