@@ -30,7 +30,7 @@ from anaphora.emulator.server import Emulator  # noqa: E402
 from anaphora.proxy.page import WatchPage  # noqa: E402
 from anaphora.proxy.routes import default_routes  # noqa: E402
 from anaphora.proxy.server import running  # noqa: E402
-from anaphora.proxy.watched_calls import WatchedCalls  # noqa: E402
+from anaphora.proxy.page import WatchedCalls  # noqa: E402
 from anaphora.traffic.judging import Judge  # noqa: E402
 
 WIDTH = 1_280

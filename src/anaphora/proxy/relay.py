@@ -38,10 +38,9 @@ from anaphora.traffic.calls import (
     UpstreamRequest,
 )
 
-from .exchange import Upstream, UpstreamResponse
 from .observing import ObserverThread
 from .routes import RouteTable
-from .upstream import NetworkResponse, NetworkUpstream
+from .upstream import NetworkResponse, NetworkUpstream, Upstream, UpstreamResponse
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""

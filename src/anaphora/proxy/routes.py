@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
-from anaphora.traffic.accounts import checked_upstream
-from anaphora.traffic.calls import ProxyRoute
+from anaphora.traffic.calls import ProxyRoute, checked_upstream
 from anaphora.wire import Wire
 
 #: The providers whose own paths need no prefix, and how their paths begin. The rest is OpenAI's.

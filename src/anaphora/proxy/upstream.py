@@ -6,6 +6,8 @@ as long as they do.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Protocol
 from urllib.request import getproxies, proxy_bypass
 
 from aiohttp.http_exceptions import HttpProcessingError
@@ -28,6 +30,29 @@ _TIMEOUTS = Timeouts(connect=30.0)
 #: Safe to send again when a kept-alive connection was closed.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SWITCHING = 101
+
+
+class UpstreamResponse(Protocol):
+    """A response whose body may still be arriving."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, still encoded."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the exchange; upstream stops generating where the body was not read to its end."""
+        ...
+
+
+class Upstream(Protocol):
+    """The provider over the network, or recordings of it. Raises `errors.Transport`."""
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse: ...
+    async def close(self) -> None: ...
 
 
 class NetworkUpstream:

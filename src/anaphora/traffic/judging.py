@@ -29,8 +29,20 @@ from anaphora.redactor import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
-from .accounts import Accounts, Credentials, credentials, decoded_path, keys_in
-from .calls import JudgedCall, RelayedCall, as_logged, kind_of, named_model, whole_answer, why_ended
+from .calls import (
+    Accounts,
+    Credentials,
+    JudgedCall,
+    RelayedCall,
+    as_logged,
+    credentials,
+    decoded_path,
+    keys_in,
+    kind_of,
+    named_model,
+    whole_answer,
+    why_ended,
+)
 from .matching import RequestPairs, judge_request
 from .request_log import wire_at
 from .savings import Savings
@@ -213,18 +225,16 @@ class CallJudge:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
             if price is not None and judged.cost_usd is not None:
-                judged.cost_usd += iterations_usd(
-                    sent.usage,
-                    price,
-                    sent.marks,
-                    partial(
+                raw = sent.usage.raw
+                if raw is not None and '"iterations"' in raw:
+                    price_of = partial(
                         self._prices.price,
                         request.provider,
                         at=sent.at,
                         wire=request.wire,
                         service_tier=request.service_tier,
-                    ),
-                )
+                    )
+                    judged.cost_usd += iterations_usd(sent.usage, price, sent.marks, price_of)
                 judged.output_usd = price.of_output(sent.usage)
         if sent.usage is None or sent.usage.read is None:
             judged.predicted = (

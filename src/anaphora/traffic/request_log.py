@@ -124,7 +124,9 @@ def _codec(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str]
             row = catalog.dialects().find(provider, wire_name)
         except InvalidRequest:
             row = None  # not known to use this wire; read it as the wire's own provider
-    codec = wire.get(wire_name) if row is None else wire.codec_for(row)
+    # A wire is as its own provider implements it: that one's row holds addresses only.
+    is_own = row is None or row.provider == wire.PROVIDERS[wire_name]
+    codec = wire.get(wire_name) if row is None or is_own else wire.codec_for(row)
     if provider is None:
         provider = row.provider if row is not None else named
     return codec, provider or wire.PROVIDERS[wire_name]

@@ -36,8 +36,7 @@ from anaphora.values import Usage
 from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .accounts import decoded_path
-from .calls import RelayedCall, header_of
+from .calls import RelayedCall, decoded_path, header_of
 from .matching import same_cache
 from .planning import (
     STORED_FIELDS,

@@ -250,8 +250,10 @@ def request_of(
     else:
         codec, provider = logged.codec()
     provider = defaults.provider or provider
-    if (reason := unsupported(provider, logged.model)) is not None:
-        raise InvalidRequest(reason, path="provider")
+    if provider not in catalog.shipped().entries:
+        reason = unsupported(provider, logged.model)
+        if reason is not None:
+            raise InvalidRequest(reason, path="provider")
     if body is None:
         body = DecodedBody(object_members(logged.request, "$", request_error))
     members = body.members

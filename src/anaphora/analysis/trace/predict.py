@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from anaphora.cache.bill_errors import BillRange
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.read_history import ReadClass, read_class
+from anaphora.cache.read_history import BillRange, ReadClass, read_class
 from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.catalog.names import GATEWAYS

@@ -9,7 +9,7 @@ import msgspec
 from anaphora.cache.lifetime import expiry, is_alive, oldest_use, ttl_seconds
 from anaphora.cache.sent_call import SentCall, shared_chunks
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Kind, Plan
+from anaphora.rendered import Kind
 from anaphora.tokens import Bills, Counts
 
 from .outcome import Outcome, Reason, Span, spans_of
@@ -214,7 +214,7 @@ def simulate_extension(
     """
     before, after = earlier.rendered, later.rendered
     chunks = len(before)
-    if not chunks or not _is_unmarked(rules, earlier.marks, later.marks):
+    if not chunks:
         return None
     if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
         return None
@@ -230,13 +230,3 @@ def simulate_extension(
             read += 1
     counts = Counts(after)
     return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
-
-
-def _is_unmarked(rules: CacheRules, before: Plan, after: Plan) -> bool:
-    """Whether both calls use a cache of granules, without markers and handles."""
-    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
-        return False
-    if rules.mechanism.value == "implicit" or not rules.slots.value:
-        return True
-    marked = before.marks or after.marks or before.automatic or after.automatic
-    return rules.mechanism.value == "both" and not marked

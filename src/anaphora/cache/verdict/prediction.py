@@ -9,8 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from anaphora.cache.history import gone_tokens
-from anaphora.cache.prefix import first_difference
-from anaphora.cache.sent_call import SentCall, updated_bills
+from anaphora.cache.sent_call import SentCall, first_difference, updated_bills
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.outcome import Prediction, predict_read
 from anaphora.cache.simulator.prefixes import simulate_extension
@@ -33,7 +32,7 @@ def predict(
     earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
     """What the later call should read, from these two calls and nothing else."""
-    if outcome is None:
+    if outcome is None and _uses_granules(rules, earlier.marks, later.marks):
         start, then, reasoning = _times(earlier, later)
         made = made_call(
             rules, start, began=earlier.began, ended=earlier.ended, reasoning=reasoning
@@ -55,6 +54,16 @@ def predict(
         predictor.billed(earlier.rendered, wrote, earlier.usage)
         expected = predict_slot_read(predictor, later.rendered, simulated)
     return expected if outcome is None else replace(expected, read=outcome.read)
+
+
+def _uses_granules(rules: CacheRules, before: Plan, after: Plan) -> bool:
+    """Whether both calls use a cache of granules, without markers and handles."""
+    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
+        return False
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        return True
+    marked = before.marks or after.marks or before.automatic or after.automatic
+    return rules.mechanism.value == "both" and not marked
 
 
 def predict_after(
