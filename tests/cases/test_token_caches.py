@@ -26,7 +26,8 @@ from anaphora.emulator.server import Emulator
 from anaphora.prompt import PromptCachePlan
 from anaphora.tokens import Counts
 from anaphora.tools import ToolRegistry
-from anaphora.traffic.sent_requests import RequestDefaults, SentRequest, read_request
+from anaphora.traffic.request_log import read_request
+from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
 from anaphora.values import Conversation, Message
 
 TAILS = {

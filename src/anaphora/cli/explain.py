@@ -23,15 +23,8 @@ from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.matching import judge_request, paired
-from anaphora.traffic.request_log import why_unbilled
-from anaphora.traffic.sent_requests import (
-    RequestDefaults,
-    ResponseChains,
-    SentRequest,
-    holds_request,
-    is_request,
-    read_request,
-)
+from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
+from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems

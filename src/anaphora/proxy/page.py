@@ -27,8 +27,9 @@ from anaphora.dashboard.report import report_file
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.values import CallQuery, ConversationRow, ShownCall, View
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.traffic.calls import OUTCOMES, JudgedCall, RelayedCall
+from anaphora.traffic.calls import OUTCOMES, RelayedCall
 from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall
 from anaphora.wording import counted
 
 from .auditing import row_of_call

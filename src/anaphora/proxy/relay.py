@@ -39,8 +39,7 @@ from anaphora.traffic.calls import (
 )
 
 from .observing import ObserverThread
-from .routes import RouteTable
-from .upstream import NetworkResponse, NetworkUpstream, Upstream, UpstreamResponse
+from .routes import NetworkResponse, NetworkUpstream, RouteTable, Upstream, UpstreamResponse
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""

@@ -23,8 +23,7 @@ from anaphora.traffic.calls import ProxyRoute
 
 from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
-from .routes import RouteTable
-from .upstream import NetworkUpstream, Upstream
+from .routes import NetworkUpstream, RouteTable, Upstream
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"

@@ -10,7 +10,7 @@ import pytest
 
 from anaphora.errors import AnaphoraError
 from anaphora.proxy.recording import RecordedUpstream
-from anaphora.proxy.upstream import Upstream
+from anaphora.proxy.routes import Upstream
 from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
 
 #: The options of the marker `anaphora_replay`.

@@ -12,9 +12,8 @@ import msgspec
 
 from anaphora.errors import Transport
 from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
-from anaphora.proxy.routes import default_routes
+from anaphora.proxy.routes import NetworkUpstream, Upstream, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.upstream import NetworkUpstream, Upstream, UpstreamResponse
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
 

@@ -32,7 +32,6 @@ from anaphora.wire.reading import Members
 from .calls import (
     Accounts,
     Credentials,
-    JudgedCall,
     RelayedCall,
     as_logged,
     credentials,
@@ -42,12 +41,12 @@ from .calls import (
     named_model,
     whole_answer,
     why_ended,
+    wire_at,
 )
 from .matching import RequestPairs, judge_request
-from .request_log import wire_at
 from .savings import Savings
 from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
-from .sums import Totals, WatchSummary
+from .sums import JudgedCall, Totals, WatchSummary
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000

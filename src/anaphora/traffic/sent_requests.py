@@ -1,18 +1,16 @@
-"""Requests from files as the verdict compares them: bytes as they were sent, bills where known."""
+"""Requests as the verdict compares them: bytes as they were sent, bills where known."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis import trace
 from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.log_lines import LogLine
 from anaphora.cache import CallHints, hints_of
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
@@ -26,18 +24,14 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Reply
-from anaphora.wire import DetectedWire, Wire, detect_wire
+from anaphora.wire import Wire
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
-from anaphora.wire.reading import Members, decode_reason, known_text, object_members, request_error
+from anaphora.wire.reading import Members, known_text, object_members, request_error
 
+from .calls import LoggedCall
 from .planning import PlannedCall
-from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
 
-#: Names that loggers use for the conversation of a request.
-_CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
-
-_fields = msgspec.json.Decoder(dict[str, Any]).decode
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
 
@@ -94,35 +88,6 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     profile: Profile
     planned: PlannedCall | None = None
     """Where the planner would have put its markers, once that was compared."""
-
-
-def is_request(fields: dict[str, Any]) -> bool:
-    """A request's body, or a line of a request log."""
-    is_body = any(name in fields for name in PROMPT_FIELDS) and "calls" not in fields
-    return is_body or _is_logged(fields)
-
-
-def _is_logged(fields: dict[str, Any]) -> bool:
-    return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
-
-
-def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
-    """Whether a file holds one request. Raises for a JSON file that holds something else, unless
-    that is a trace."""
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        if is_json:
-            reason = decode_reason(problem, data)
-            raise InvalidRequest(f"not JSON: {reason}", path=place) from None
-        return False
-    if isinstance(fields, dict) and trace.detect(fields) is not None:
-        return False
-    if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
-        return is_request(fields)
-    if is_json:
-        raise InvalidRequest("not a request of a known wire", path=place)
-    return False
 
 
 class _ChainLink(msgspec.Struct, eq=False):
@@ -187,45 +152,6 @@ class ResponseChains:
         self._bytes += link.size
         while len(self._links) > self._most or self._bytes > self._most_bytes:
             self._bytes -= self._links.pop(next(iter(self._links))).size
-
-
-def read_request(
-    line: LogLine, defaults: RequestDefaults, chains: ResponseChains | None = None
-) -> SentRequest:
-    """The request in a line, or in a file that holds one. `chains` are the replies before it."""
-    try:
-        fields = _fields(line.data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        reason = decode_reason(problem, line.data)
-        raise InvalidRequest(f"not a JSON object: {reason}", path=line.place) from None
-    try:
-        return _read(line, fields, defaults, chains)
-    except InvalidRequest as problem:
-        raise problem.within(line.place) from None
-    except (AnaphoraError, ValueError) as problem:
-        raise InvalidRequest(str(problem), path=line.place) from None
-
-
-def _read(
-    line: LogLine, fields: dict[str, Any], defaults: RequestDefaults, chains: ResponseChains | None
-) -> SentRequest:
-    if not _is_logged(fields):
-        if defaults.origin is None:
-            detected = detect_wire(line.data, defaults.model)
-        else:
-            detected = DetectedWire(defaults.origin)
-        logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
-        request = request_of(logged, line.place, defaults, chains)
-        return replace(request, guess=detected.guess) if detected.guess else request
-    logged = read_fields(fields, response_needed=False)
-    logged = replace(logged, request=_sent_bytes(line.data, logged.request))
-    request = request_of(logged, line.place, defaults, chains)
-    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
-    conversation = next(named, "")
-    if not conversation:
-        return request
-    hints = replace(request.hints, conversation=conversation)
-    return replace(request, named=conversation, hints=hints)
 
 
 def _answering_model(answer: Reply | None) -> str:
@@ -297,16 +223,6 @@ def request_of(
         catalog_rules=rules,
         profile=profile,
     )
-
-
-def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
-    """The request as it stands in the line: decoding it would normalise white space and numbers."""
-    for name, raw in _raw_fields(line).items():
-        if name in REQUEST and bytes(raw)[:1] == b"{":
-            body = bytes(raw)
-            if any(field in _raw_fields(body) for field in PROMPT_FIELDS):
-                return body
-    return decoded
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from blake3 import blake3
 
-from anaphora.cache.lifetime import expiry, is_alive, moments, used_at
+from anaphora.cache.sent_call import expiry, is_alive, moments, used_at
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 

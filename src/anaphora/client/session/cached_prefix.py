@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.plan import refreshes
+from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.catalog import Price
 from anaphora.client.in_flight import PreparedRequest
