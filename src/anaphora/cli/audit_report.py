@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
+from anaphora.audit.reading import VerifiedChains, VerifiedLog
 from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
@@ -29,6 +30,50 @@ _MOST_DAYS = 30
 #: Characters of the longest bar.
 _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
+    if isinstance(verified, VerifiedChains):
+        yield from _chain_lines(verified)
+        return
+    found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
+    yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
+    yield f"  last row: {verified.last:,}, hash {verified.hash}"
+    if verified.first > 1:
+        yield f"  rows 1 to {verified.first - 1:,} were pruned, which a row confirms"
+    if verified.signed_since is None:
+        yield "  chain only: no store of a daemon knows this log, so MACs were not checked", "dim"
+    else:
+        yield f"  MACs: those of rows {verified.signed_since:,} and later are of this home's key"
+    if verified.anchored is None:
+        yield "  without --anchor a cut-off end is not noticed", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,}, which is there"
+    if verified.writing:
+        yield "  a process is writing this log", "dim"
+
+
+def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
+    count = len(verified.chains)
+    found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
+    yield f"✓ {verified.log}: {found}: all are whole", "bold"
+    if count:
+        figures = ("chain", "rows", "last row", "anchored", "MACs since")
+        rows = table("chain", "node", "state", *figures[1:], right=figures)
+        for one in verified.chains:
+            cells = (one.name, one.state, f"{one.rows:,}", f"{one.last:,}", f"{one.anchored:,}")
+            since = "chain only" if one.signed_since is None else f"{one.signed_since:,}"
+            rows.add_row(str(one.chain), *cells, since)
+        yield rows
+    anchors = verified.signed_anchors + verified.unsigned_anchors
+    yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
+    if verified.unsigned_anchors:
+        other = counted(verified.unsigned_anchors, "anchor")
+        yield f"  {other} not signed with the key of this home: only hashes were checked", "bold"
+    if verified.anchored is None:
+        yield "  without --anchor it is not noticed where all chains were set back together", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,} of the anchors, which is there"
 
 
 def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:

@@ -63,7 +63,7 @@ _PORT = 8788
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
-    help="Append a row per call to an audit log: a folder, or a file that ends with .db.",
+    help="Append a row per call to an audit log, a folder.",
 )
 @click.option(
     "--port",
