@@ -66,7 +66,6 @@ LATER = (
     "emulator/hosts/openai_stored",
     "emulator/hosts/stored",
     "emulator/page",
-    "emulator/replies/schema_cost",
     # messages as dicts, and values that check themselves
     "values/fields",
     "wire/message_dicts",

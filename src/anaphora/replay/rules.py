@@ -79,14 +79,18 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidConfig(f"not TOML: {problem}", file=file) from None
         except msgspec.ValidationError as problem:
             raise InvalidConfig(str(problem), file=file) from None
-        for table, rows in (("rule", settings.rule), ("redact", settings.redact)):
-            for index, row in enumerate(rows):
-                try:
-                    user_pattern(row.pattern)
-                except ValueError as problem:
-                    reason = f"{table}[{index}].pattern {row.pattern!r}: {problem}"
-                    line = _line_of(text, table, index)
-                    raise InvalidConfig(reason, file=file, line=line) from None
+        patterns = {
+            "rule": [rule.pattern for rule in settings.rule],
+            "redact": [row.pattern for row in settings.redact],
+        }
+        for table, index in ((name, at) for name in patterns for at in range(len(patterns[name]))):
+            pattern = patterns[table][index]
+            try:
+                user_pattern(pattern)
+            except ValueError as problem:
+                reason = f"{table}[{index}].pattern {pattern!r}: {problem}"
+                line = _line_of(text, table, index)
+                raise InvalidConfig(reason, file=file, line=line) from None
         return settings
 
     @classmethod
@@ -186,7 +190,8 @@ class MatchRules:
         searched = without_surrogates(text)
         for rule, pattern in self._compiled:
             group = pattern.groupindex.get("value", 0)
-            pieces, at = [], 0
+            pieces: list[str] = []
+            at = 0
             for match in pattern.finditer(searched):
                 begin, end = match.span(group)
                 if begin < 0:

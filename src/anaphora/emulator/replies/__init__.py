@@ -28,8 +28,7 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .schema_cost import UnsatisfiableSchema
-from .schema_value import SchemaGenerator
+from .schema_value import SchemaGenerator, UnsatisfiableSchema
 from .text import SeededRandom, join_seed, sentences
 
 if TYPE_CHECKING:
