@@ -16,7 +16,8 @@ from support.hostile import KEYED
 from support.tables import each_row
 
 from anaphora import emulator
-from anaphora.emulator.replies.schema_value import SchemaGenerator, UnsatisfiableSchema
+from anaphora.emulator.replies.schema_parts import UnsatisfiableSchema
+from anaphora.emulator.replies.schema_value import SchemaGenerator
 
 TREE: Any = {
     "$defs": {

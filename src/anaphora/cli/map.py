@@ -30,8 +30,6 @@ from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
 from anaphora.wording import counted
 
-from .ask import complete_model, complete_provider, emulated_or, read_schema
-from .ask_files import AskConfig, choose
 from .common import (
     EXISTING_FILE,
     FOUND,
@@ -46,6 +44,14 @@ from .common import (
 )
 from .map_lines import LineDefaults, MapLine, read_lines
 from .parameters import NumberRange, Time, WireName
+from .provider_choice import (
+    AskConfig,
+    choose,
+    complete_model,
+    complete_provider,
+    emulated_or,
+    read_schema,
+)
 from .terminal import one_line
 
 #: Problems that are printed before the rest becomes a number.

@@ -28,7 +28,8 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .schema_value import SchemaGenerator, UnsatisfiableSchema
+from .schema_parts import UnsatisfiableSchema
+from .schema_value import SchemaGenerator
 from .text import SeededRandom, join_seed, sentences
 
 if TYPE_CHECKING:

@@ -2,9 +2,6 @@
 
 Every value is validated before it is used, so the generator may be simple: a schema that it cannot
 satisfy is an error, never an invalid reply.
-
-A few lines of JSON can ask for any amount of work, such as references that double the schema at
-each step. So a request has a number of steps, and a schema a number of parts.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from .schema_parts import PartCount, Steps, UnsatisfiableSchema, resolve
 from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
@@ -31,13 +29,8 @@ _MOST_VALUES = 5_000
 _LONGEST_TEXT = 100_000
 #: Characters of a text before it repeats itself.
 _VARIED_TEXT = 400
-#: Steps of one request: to generate values, and to validate them.
-_MOST_STEPS = 400_000
 #: Characters of generated text, or of compared JSON, for one step.
 _TEXT = 16
-#: Parts of a schema, with its references written out, and how many a pattern counts for; one with
-#: classes of letters, such as \p{L}, is long to compile.
-_MOST_PARTS, _PATTERN, _LETTERS = 20_000, 100, 1_000
 #: A validation takes a step for so many times that a part of the schema meets a part of the value.
 _MEETINGS = 64
 #: Steps for trying the likely texts on a pattern.
@@ -73,100 +66,8 @@ _LIKELY = (
 ).split()
 
 
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-#: Keywords whose schemas apply to the same value.
-_IN_PLACE = (
-    *("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"),
-    *_REFERENCES,
-)
-#: Keywords with a schema for each name.
-_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "dependencies")
-#: Keywords that change what references inside a schema refer to.
-_BASES = ("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
-
-
-class UnsatisfiableSchema(Exception):
-    """No value for this schema could be generated."""
-
-
-class _Steps:
-    """The steps that a request has left."""
-
-    def __init__(self) -> None:
-        self.left = _MOST_STEPS
-
-    def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
-            raise UnsatisfiableSchema("it takes too much work")
-
-
-class _PartCount:
-    """Counts the parts of a schema with its references written out."""
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._known: dict[int, int] = {}
-        """0: it is being counted."""
-        draft = root.get("$schema") if isinstance(root, dict) else None
-        self._bases = (*_BASES, "id") if "draft-04" in str(draft) else _BASES
-
-    def of(self, schema: Any, around: tuple[int, ...] = ()) -> int:
-        """`around`: the schemas that apply to the same value, and hold this one."""
-        if not isinstance(schema, dict | list):
-            return 1
-        if id(schema) in around:
-            raise UnsatisfiableSchema("it refers to itself")
-        if id(schema) in self._known:
-            return max(1, self._known[id(schema)])
-        self._known[id(schema)] = 0
-        here = (*around, id(schema))
-        count = 1
-        if isinstance(schema, list):
-            count += sum(self.of(one, around) for one in schema)
-        else:
-            if schema is not self._root and any(type(schema.get(n)) is str for n in self._bases):
-                raise UnsatisfiableSchema("$id and $anchor are supported at its root only")
-            for name, value in schema.items():
-                count += self._keyword(name, value, here if name in _IN_PLACE else ())
-        if count > _MOST_PARTS:
-            raise UnsatisfiableSchema("it takes too much work")
-        self._known[id(schema)] = count
-        return count
-
-    def _keyword(self, name: str, value: Any, around: tuple[int, ...]) -> int:
-        if name in ("$defs", "definitions"):
-            return 0
-        if name in _REFERENCES:
-            return self.of(_resolve(self._root, value), around)
-        if name in _BY_NAME and isinstance(value, dict):
-            names = map(_pattern_parts, value) if name == "patternProperties" else (len(value),)
-            return sum(names) + sum(self.of(inner, around) for inner in value.values())
-        return _pattern_parts(value) if name == "pattern" else self.of(value, around)
-
-
-def _pattern_parts(pattern: object) -> int:
-    return _LETTERS if "\\p" in str(pattern).lower() else _PATTERN
-
-
-def _resolve(root: Any, reference: Any) -> Any:
-    """The schema that a reference names: a path in this document."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        raise UnsatisfiableSchema("it refers to another document")
-    target = root
-    for step in reference[1:].removeprefix("/").split("/", _DEEPEST) if reference != "#" else ():
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and name.isascii() and name.isdecimal() and len(name) < 9:
-            target = target[int(name)] if int(name) < len(target) else None
-        elif isinstance(target, dict) and name in target:
-            target = target[name]
-        else:
-            raise UnsatisfiableSchema(f"{reference[:80]} does not exist")
-    return target
-
-
 class _Generator:
-    def __init__(self, root: Any, random: SeededRandom, work: _Steps) -> None:
+    def __init__(self, root: Any, random: SeededRandom, work: Steps) -> None:
         self._root = root
         self._random = random
         self._work = work
@@ -363,7 +264,7 @@ class _Generator:
     def _target(self, schema: dict[str, Any]) -> Any:
         """The schema that another refers to, with the other keywords beside the reference."""
         self._work.spend(1 + len(schema["$ref"]) // _TEXT)
-        return self._merged([_resolve(self._root, schema["$ref"]), _without(schema, "$ref")])
+        return self._merged([resolve(self._root, schema["$ref"]), _without(schema, "$ref")])
 
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -403,7 +304,7 @@ def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != keyword}
 
 
-def _merged(schemas: list[Any], work: _Steps) -> Any:
+def _merged(schemas: list[Any], work: Steps) -> Any:
     """One schema from several; of two values of a keyword the later is used."""
     if any(schema is False for schema in schemas):
         return False
@@ -432,7 +333,7 @@ class _CompiledSchema(msgspec.Struct, frozen=True):
 def _compile(schema: str) -> _CompiledSchema:
     try:
         decoded = msgspec.json.decode(schema)
-        parts = _PartCount(decoded).of(decoded)
+        parts = PartCount(decoded).of(decoded)
         steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
         validator = jsonschema_rs.validator_for(decoded, pattern_options=steps)
     except RecursionError:
@@ -447,11 +348,11 @@ class SchemaGenerator:
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[str, _CompiledSchema] = OrderedDict()
-        self._work = _Steps()
+        self._work = Steps()
 
     def begin_request(self) -> None:
         """Gives the values of the next request their work."""
-        self._work = _Steps()
+        self._work = Steps()
 
     def generate(self, schema: str, seed: bytes) -> str:
         """The JSON text of a valid value; raises `UnsatisfiableSchema` when none was found."""
