@@ -72,7 +72,7 @@ LATER = (
     *(
         f"cli/{name}"
         for name in (
-            "ask ask_chat ask_files provider_choice watch watch_lines watch_output recorded_run replay"
+            "ask ask_chat ask_files watch watch_lines watch_output recorded_run replay"
             " replay_folder upstreams audit audit_report html_file serve emulated_home apps grants"
             " secrets spend spend_html store rpc nodes daemon_connection map map_lines"
         ).split()
