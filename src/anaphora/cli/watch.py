@@ -16,8 +16,7 @@ from anaphora.wording import counted
 
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
-from .recorded_run import report_recorded, secrets_of
-from .upstreams import routes_of, upstream_option
+from .recorded_run import report_recorded, routes_of, secrets_of, upstream_option
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer

@@ -27,11 +27,17 @@ from anaphora.errors import InvalidRequest
 from anaphora.redaction import is_placeholder
 from anaphora.redactor import MASK, Redactor
 
-from .decoded import decoded, is_decodable
 from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .hidden_secrets import (
+    SecretForm,
+    decoded,
+    is_decodable,
+    secret_patterns,
+    spread_edits,
+    strings_by_index,
+    strings_by_name,
+)
 from .rules import user_pattern, without_surrogates
-from .secret_forms import SecretForm, secret_patterns
-from .spread import spread_edits, strings_by_index, strings_by_name
 
 #: A range of bytes, and what takes its place.
 Edit: TypeAlias = tuple[int, int, bytes]

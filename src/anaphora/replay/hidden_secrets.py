@@ -1,0 +1,216 @@
+"""Where secrets hide in bodies: compressed, encoded, or spread over the events of a stream."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.client.transport.decoding import (
+    InvalidCompression,
+    UnknownCompression,
+    any_decompressor,
+    encodings,
+)
+from anaphora.errors import Parse
+
+from .fixture import FixturePiece
+
+# ── Compressed bodies ────────────────────────────────────────────────────────────────────────────
+
+#: A decompressed body beyond this is not recorded.
+_MOST_BYTES = 256 * 2**20
+
+
+def is_decodable(encoding: str) -> bool:
+    try:
+        for name in encodings(encoding):
+            any_decompressor(name)
+    except UnknownCompression:
+        return False
+    return True
+
+
+def decoded(pieces: Sequence[FixturePiece], encoding: str) -> tuple[FixturePiece, ...]:
+    """The pieces after decompression. Raises `Parse` for an encoding that is not known here, and
+    for broken data; a body that ends early is decoded as far as it goes."""
+    for name in reversed(encodings(encoding)):
+        feed = _decoder(name)
+        left = _MOST_BYTES
+        made = []
+        for piece in pieces:
+            try:
+                data = feed(piece.data, left)
+            except InvalidCompression as problem:
+                raise Parse(f"not recorded: content-encoding {name}: {problem}") from None
+            left -= len(data)
+            if left < 0:
+                raise Parse(f"not recorded: the body is larger than {_MOST_BYTES >> 20} MB")
+            if data:
+                made.append(FixturePiece(piece.seconds, data))
+        pieces = made
+    return tuple(pieces)
+
+
+def _decoder(name: str) -> Callable[[bytes, int], bytes]:
+    try:
+        return any_decompressor(name).feed
+    except UnknownCompression:
+        raise Parse(
+            f"not recorded: the body has content-encoding {name}, which cannot be read here and may"
+            " hold a secret; ask for gzip"
+        ) from None
+
+
+# ── Encoded secrets ──────────────────────────────────────────────────────────────────────────────
+
+# Each character may be written as itself, as a JSON escape (also of JSON within JSON) or
+# percent-encoded. In base64 a secret has three forms, since three bytes become four characters; the
+# characters that hold bits of its neighbours are left out.
+
+#: Shorter secrets are found as whole words only, and not in base64.
+_SHORT = 8
+_WORD = rb"A-Za-z0-9_"
+#: The backslashes of an escape: twice as many and one more at each level of JSON within JSON. The
+#: number is limited: a search must not take longer than in proportion to the text.
+_ESCAPE = rb"\\\\{0,14}"
+
+
+class SecretForm(msgspec.Struct, frozen=True):
+    pattern: re.Pattern[bytes]
+    mask: bytes = b""
+    """What replaces it; empty: the usual mask. Base64 stays base64 of the same length."""
+
+    def __repr__(self) -> str:
+        return "<SecretForm>"
+
+
+def secret_patterns(secret: str) -> Iterator[SecretForm]:
+    pattern = _sequence(secret)
+    if len(secret) < _SHORT:
+        yield SecretForm(re.compile(b"(?<![%b])%b(?![%b])" % (_WORD, pattern, _WORD)))
+        return
+    yield SecretForm(re.compile(pattern))
+    for text in dict.fromkeys(_base64_forms(secret.encode("utf-8", "surrogatepass"))):
+        yield SecretForm(re.compile(_base64_pattern(text)), b"A" * len(text))
+
+
+def _base64_forms(data: bytes) -> Iterator[str]:
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + data).decode()
+        first = -(-before * 8 // 6)
+        last = (before + len(data)) * 8 // 6
+        yield encoded[first:last]
+        yield encoded[first:last].replace("+", "-").replace("/", "_")
+
+
+def _base64_pattern(text: str) -> bytes:
+    """Letters and digits are never escaped; a search for them as they are is much faster."""
+    return b"".join(each.encode() if each.isalnum() else _character(each) for each in text)
+
+
+def _sequence(text: str) -> bytes:
+    return b"".join(map(_character, text))
+
+
+def _character(character: str) -> bytes:
+    data = character.encode("utf-8", "surrogatepass")
+    units = character.encode("utf-16-be", "surrogatepass")
+    escaped = b"".join(
+        _ESCAPE + b"u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)
+    )
+    percent = b"".join(b"%(?:25){0,3}" + _hex(f"{byte:02x}") for byte in data)
+    forms = [re.escape(data), escaped, percent]
+    if character in '"\\/':
+        forms.append(_ESCAPE + re.escape(data))
+    return b"(?:" + b"|".join(forms) + b")"
+
+
+def _hex(digits: str) -> bytes:
+    """Hex digits in either case."""
+    return b"".join(
+        f"[{each}{each.upper()}]".encode() if each.isalpha() else each.encode() for each in digits
+    )
+
+
+# ── Secrets that the events of a stream share ────────────────────────────────────────────────────
+
+# A model writes a key in several deltas. The strings of one name (`"text"`, `"content"`, `"delta"`,
+# …) are read as one text, in their order: those of the whole stream, and those of each part of the
+# answer.
+
+_MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
+#: The place of an event in the answer: `"index": 1`, `"output_index": 0`.
+_INDEX = re.compile(rb'"([a-z_]*index)"\s*:\s*([0-9]+)')
+#: Edits of a text.
+_Edits = Callable[[bytes], Sequence[tuple[int, int, bytes]]]
+
+
+#: Strings that are read as one text: where each begins and ends.
+_Groups = Iterable[Sequence[tuple[int, int]]]
+
+
+def strings_by_name(data: bytes) -> _Groups:
+    strings: dict[bytes, list[tuple[int, int]]] = {}
+    for found in _MEMBER.finditer(data):
+        strings.setdefault(found[1], []).append(found.span(2))
+    return strings.values()
+
+
+def strings_by_index(data: bytes) -> _Groups:
+    """Those of one name and in one part of the answer: events of several choices or tool calls
+    alternate. Empty where no event has an index."""
+    strings: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
+    begin = 0
+    for line in data.splitlines(keepends=True) if _INDEX.search(data) else ():
+        indices = [each for found in _INDEX.finditer(line) for each in found.groups()]
+        for found in _MEMBER.finditer(data, begin, begin + len(line)):
+            strings.setdefault((found[1], *indices), []).append(found.span(2))
+        begin += len(line)
+    return strings.values()
+
+
+def spread_edits(data: bytes, groups: _Groups, edits_of: _Edits) -> list[tuple[int, int, bytes]]:
+    """The edits of a stream that replace such secrets."""
+    made: list[tuple[int, int, bytes]] = []
+    for group in groups:
+        spans = [(start, end) for start, end in group if end > start]
+        if len(spans) > 1:
+            made += _group_edits(data, spans, edits_of)
+    return sorted(made)
+
+
+def _group_edits(
+    data: bytes, spans: Sequence[tuple[int, int]], edits_of: _Edits
+) -> Iterator[tuple[int, int, bytes]]:
+    texts = [_value(data[start:end]) for start, end in spans]
+    starts, length = [], 0
+    for text in texts:
+        starts.append(length)
+        length += len(text)
+    left: dict[int, bytearray] = {}
+    for first, last, mask in reversed(edits_of(b"".join(texts))):
+        at = bisect_right(starts, first) - 1
+        while at < len(starts) and starts[at] < last:
+            rest = left.setdefault(at, bytearray(texts[at]))
+            begin, end = max(first - starts[at], 0), min(last - starts[at], len(texts[at]))
+            rest[begin:end] = mask if first >= starts[at] else b""
+            at += 1
+    for at, rest in left.items():
+        yield (*spans[at], string(rest.decode("utf-8", "replace"))[1:-1])
+
+
+def _value(escaped: bytes) -> bytes:
+    """The text of a JSON string's inside; as it is where it is not one."""
+    if b"\\" not in escaped:
+        return escaped
+    try:
+        text: str = json.loads(b'"%b"' % escaped, strict=False)
+        return text.encode("utf-8", "surrogatepass")
+    except ValueError:
+        return escaped
