@@ -65,7 +65,7 @@ def test_verify_says_what_it_checked(run: Any, log: Path) -> None:
     done = run("audit", "verify", str(log))
     assert done.returncode == 0, done.stderr
     assert "the chain of 11 rows in 1 segment is whole" in done.stdout
-    assert "without --anchor a cut-off end is not noticed" in done.stdout
+    assert "without --anchor, a truncated log is not detected" in done.stdout
     value = json.loads(run("audit", "verify", str(log), "--json").stdout)
     assert (value["ok"], value["rows"], value["last"]) == (True, 11, 11)
 

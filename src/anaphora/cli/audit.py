@@ -77,32 +77,32 @@ def command() -> None:
 @click.option(
     "--anchor",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file that names the last row; finds a log that was cut off or written anew.",
+    help="File that names the last row, to detect a truncated or rewritten log.",
 )
-@click.option("--update", is_flag=True, help="Then let the anchor name the last row; or create it.")
+@click.option("--update", is_flag=True, help="After the check, write the last row to the anchor.")
 @click.option(
     "--key-since",
     type=click.IntRange(min=1),
     default=1,
     metavar="NUMBER",
-    help="In PostgreSQL: the first anchor that is signed with today's tokens.key, where that file"
-    " was replaced. Of those before it, only the hashes are checked.",
+    help="In PostgreSQL: the first anchor signed with the current tokens.key, if that file was"
+    " replaced. Earlier anchors are checked by hash only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_json: bool) -> None:
     """Check every row of a log against the hash chain.
 
-    In PostgreSQL, all chains are checked, and the anchors that name their last rows: rows that were
-    changed, a chain that was cut off or is missing, anchors that were written anew.
+    In PostgreSQL, all chains and the anchors that name their last rows are checked. This finds
+    changed rows, a truncated or missing chain, and rewritten anchors.
 
-    In a daemon's home, the MACs of rows are checked, too: a row without one, after the first row
-    that has one by the daemon's store, was not written by the daemon.
+    In a daemon's home, the MACs of rows are checked as well. The daemon's store knows the first row
+    with a MAC; a later row without one was not written by the daemon.
 
     Exit code 6 when the chain is broken, with the first row that does not fit; 3 when the log is
     not the one that the anchor names, or a MAC does not fit; 4 for a log of a newer version of
     anaphora.
 
-    With --update, the anchor can be kept by someone else than the program that writes the log.
+    With --update, someone other than the program that writes the log can keep the anchor.
     """
     if update and anchor is None:
         raise click.UsageError("--update needs --anchor FILE")
@@ -137,13 +137,13 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many calls, the newest.",
+    help="Number of calls to show, newest last.",
 )
 @click.option(
     "--row",
     "number",
     type=RowParameter(),
-    help="One row, with its blocks; of several chains CHAIN:ROW.",
+    help="Show one row with its blocks; CHAIN:ROW if the log has several chains.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 def show(
@@ -153,7 +153,7 @@ def show(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Print calls of a log, or one row with all that is in it."""
+    """Print the calls of a log, or one row with all its fields."""
     if number is not None:
         _show_row(log, number, as_json)
         return
@@ -181,7 +181,7 @@ def _show_row(log: AnyLog, number: tuple[int, int], as_json: bool) -> None:
 
 
 def _flat(row: StoredRow) -> dict[str, Any]:
-    """The row as it is stored, with its chain where there are several."""
+    """The stored row, with its chain if there are several."""
     fields: dict[str, Any] = msgspec.json.decode(row.line)
     return {"chain": row.chain, **fields} if row.chain else fields
 
@@ -207,13 +207,13 @@ def _row_lines(row: StoredRow) -> Iterator[Line]:
     "--format",
     "format_",
     type=click.Choice(("jsonl", "csv", "parquet")),
-    help="By default that of the output's name; otherwise jsonl.",
+    help="Output format; by default from the suffix of --output, otherwise jsonl.",
 )
 @click.option(
     "--output",
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; by default standard output.",
+    help="File to write; standard output by default.",
 )
 def export(
     log: Path | PostgresLog, format_: ExportFormat | None, output: Path | None, **filters: Any
@@ -231,7 +231,7 @@ def export(
         found = tracked(calls(log, wanted), progress)
         if format_ == "parquet":
             if output is None:
-                raise click.UsageError("Parquet is no text: name a file with --output")
+                raise click.UsageError("Parquet is binary: name a file with --output")
             with _named(output):
                 export_parquet(found, output)
             return
@@ -263,7 +263,7 @@ def _write(pieces: Iterator[bytes], output: Path | None) -> None:
 
 @contextmanager
 def _named(output: Path) -> Iterator[None]:
-    """Errors name the file. What could be read before the log was found broken stays in it."""
+    """Errors name the file. Rows before a broken one stay in it."""
     try:
         yield
     except OSError as problem:
@@ -309,11 +309,11 @@ def _write_report(log: AnyLog, wanted: CallFilter, html: Path) -> None:
 @call_filters
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 def what_if(**options: Any) -> None:
-    """Estimate what the same calls would have cost in another way.
+    """Estimate the cost of the same calls under other conditions.
 
-    Without caching, with another TTL, with the markers that Anaphora places, and with --as on
-    another model or provider. The simulator plays the calls from what the log keeps: counts, times
-    and digests, no text. Each estimate has a range; replies of the same text are assumed.
+    Conditions are no caching, another TTL, the markers that Anaphora places, and with --as another
+    model or provider. The simulator uses the log's counts, times and digests, not the text. Each
+    estimate is a range and assumes the same replies.
 
     Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
     """
@@ -326,21 +326,21 @@ def what_if(**options: Any) -> None:
     "--keep-days",
     type=Time("d", min_open=True),
     required=True,
-    help="Rows of the last so many days stay: 90, 90d, 12w.",
+    help="Keep the rows of this many days: 90, 90d, 12w.",
 )
 @click.option(
     "--anchor",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file that names the last row; it is checked, and follows.",
+    help="File that names the last row; it is checked and updated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def prune(log: AnyLog, keep_days: float, anchor: Path | None, as_json: bool) -> None:
     """Delete old rows, and leave a chain that can be verified.
 
-    Of a folder, whole segments are deleted. A row with the hash of the last deleted one is written
-    first. Not while a process writes the log: `AuditLog(keep_days=…)` prunes its own.
+    In a folder, whole segments are deleted, after a row with the hash of the last deleted row was
+    written. A log that a process is writing cannot be pruned: `AuditLog(keep_days=…)` does that.
 
-    In PostgreSQL rows of all chains are deleted, also while nodes write them.
+    In PostgreSQL, rows of all chains are deleted, even while nodes write them.
     """
     result = prune_log(log, keep_days=keep_days, anchor=anchor, row_key=key_to_write())
     page = [f"no row is older than {keep_days:g} days"]

@@ -67,7 +67,7 @@ def _is_in_a_home(path: Path) -> bool:
 
 
 def key_to_check() -> RowKey | None:
-    """Of the log that the command was given; None where only its chain can be checked."""
+    """Key of the log's MACs; None if only the chain can be checked."""
     home = click.get_current_context().meta.get(_HOME)
     if home is None:
         return None
@@ -77,7 +77,7 @@ def key_to_check() -> RowKey | None:
 
 
 def key_to_write() -> bytes:
-    """What the rows that a command adds to a home's log are sealed with."""
+    """Key for rows that a command adds to the log of a home."""
     home = click.get_current_context().meta.get(_HOME)
     if home is None:
         return b""
@@ -97,7 +97,7 @@ class RowParameter(click.ParamType[tuple[int, int]]):
         chain, _, row = value.rpartition(":")
         for text in (chain or "1", row):
             if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 62):
-                self.fail(f"{value!r} is no number of a row: write 17, or CHAIN:17", param, ctx)
+                self.fail(f"{value!r} is not a row number: write 17, or CHAIN:17", param, ctx)
         return int(chain or 0), int(row)
 
 
@@ -108,11 +108,11 @@ def call_filters(command: T) -> T:
     for option in (
         click.option("--until", callback=past_moment, help="Only calls before this time."),
         click.option(
-            "--since", callback=past_moment, help="Only calls since then: 2026-11-30, 7d."
+            "--since", callback=past_moment, help="Only calls since this time: 2026-11-30, 7d."
         ),
         click.option("--outcome", help="Only calls with this outcome: ok, RateLimited."),
-        click.option("--label", help="Only calls, or blocks, with this label; may hold *."),
-        click.option("--model", help="Only calls of this model; may hold *."),
+        click.option("--label", help="Only calls or blocks with this label; may contain *."),
+        click.option("--model", help="Only calls of this model; may contain *."),
     ):
         command = option(command)
     return command

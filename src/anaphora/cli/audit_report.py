@@ -46,7 +46,7 @@ def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
     else:
         yield f"  MACs: those of rows {verified.signed_since:,} and later are of this home's key"
     if verified.anchored is None:
-        yield "  without --anchor a cut-off end is not noticed", "dim"
+        yield "  without --anchor, a truncated log is not detected", "dim"
     else:
         yield f"  the anchor names row {verified.anchored:,}, which is there"
     if verified.writing:
@@ -71,13 +71,13 @@ def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
         other = counted(verified.unsigned_anchors, "anchor")
         yield f"  {other} not signed with the key of this home: only hashes were checked", "bold"
     if verified.anchored is None:
-        yield "  without --anchor it is not noticed where all chains were set back together", "dim"
+        yield "  without --anchor, a rollback of all chains together is not detected", "dim"
     else:
         yield f"  the anchor names row {verified.anchored:,} of the anchors, which is there"
 
 
 def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
-    """With a column for what was charged without a bill, where there is such a call."""
+    """With a column for amounts charged without a bill, if there are any."""
     unbilled = ("unbilled",) if any(call.unbilled_nano_usd for _, call in found) else ()
     figures = ("row", "input", "read", "output", "$", *unbilled, "lost")
     rows = table(
@@ -105,7 +105,7 @@ def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
 
 
 def _charged(call: AuditEnvelope) -> str:
-    """What the call cost, with what was charged without a bill; nothing where it failed without
+    """Cost of the call, including amounts charged without a bill; empty if it failed without
     usage."""
     if call.unbilled_nano_usd:
         return cost((call.cost_nano_usd or 0) + call.unbilled_nano_usd)
@@ -191,7 +191,7 @@ def _more(groups: Mapping[str, CallSums]) -> Iterator[Line]:
 
 
 def _chart(days: Mapping[str, CallSums]) -> Iterator[Line]:
-    """A bar for each day: what was spent, and with the part that was lost to breaks apart."""
+    """A bar for each day: the spend, with the part lost to cache breaks marked."""
     shown = list(days.items())[-_MOST_DAYS:]
     most = max((sums.cost_nano_usd for _, sums in shown), default=0)
     if most <= 0:
@@ -262,7 +262,7 @@ model_option = click.option(
 ttl_option = click.option(
     "--ttl",
     type=click.Choice((*TTL_SECONDS, "none")),
-    help="Only with this TTL for all markers; none: without caching.",
+    help="Use this TTL for all markers; none: no caching.",
 )
 
 

@@ -40,7 +40,7 @@ upstream_option = click.option(
 def recording_options(command: T) -> T:
     for option in (
         click.option(
-            "--json", "as_json", is_flag=True, help="The report as JSON, on standard error."
+            "--json", "as_json", is_flag=True, help="Print the report as JSON on standard error."
         ),
         click.option(
             "--port",
@@ -52,7 +52,7 @@ def recording_options(command: T) -> T:
             "--rules",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="More match rules, besides those for known programs and of DIR/replay.toml.",
+            help="Additional match rules, besides the built-in ones and DIR/replay.toml.",
         ),
         upstream_option,
         click.option(

@@ -184,11 +184,11 @@ def summary_fields(summary: WatchSummary) -> dict[str, Any]:
 
 
 class WatchOutput:
-    """Lines of calls go to `lines`, as JSON or for people. The summary goes there too, and to
-    standard error where that is not the same.
+    """Lines of calls go to `lines`, as JSON or for people. So does the summary, and to standard
+    error if that is another stream.
 
-    Where they cannot be written any more (a full disk, a closed pipe), the command is not
-    disturbed: the reason is reported with the summary.
+    If they cannot be written any more (a full disk, a closed pipe), the command is not disturbed:
+    the reason is reported with the summary.
     """
 
     def __init__(self, lines: IO[str], name: str, *, as_json: bool) -> None:
@@ -203,7 +203,7 @@ class WatchOutput:
         self._failure = ""
 
     def start(self, url: str, page: str | None, exports: Mapping[str, str]) -> None:
-        """Tells a machine where the proxy is. Raises where it cannot be written."""
+        """Prints the address of the proxy as JSON. Raises if it cannot be written."""
         if self._as_json:
             self._write(self._json("start", {"url": url, "page": page, "exports": dict(exports)}))
         if self._failure:
