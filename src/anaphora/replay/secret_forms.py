@@ -1,4 +1,13 @@
-"""Where secrets hide in bodies: compressed, encoded, or spread over the events of a stream."""
+"""Patterns that find a secret in bytes, however it is encoded.
+
+Each character may be written as itself, as a JSON escape (also of JSON within JSON) or
+percent-encoded. In base64 a secret has three forms, since three bytes become four characters; the
+characters that hold bits of its neighbours are left out.
+
+The events of a stream may share a secret: a model writes it in several deltas. The strings of one
+name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order: those of the whole
+stream, and those of each part of the answer.
+"""
 
 from __future__ import annotations
 
@@ -11,67 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.client.transport.decoding import (
-    InvalidCompression,
-    UnknownCompression,
-    any_decompressor,
-    encodings,
-)
-from anaphora.errors import Parse
-
-from .fixture import FixturePiece
-
-# ── Compressed bodies ────────────────────────────────────────────────────────────────────────────
-
-#: A decompressed body beyond this is not recorded.
-_MOST_BYTES = 256 * 2**20
-
-
-def is_decodable(encoding: str) -> bool:
-    try:
-        for name in encodings(encoding):
-            any_decompressor(name)
-    except UnknownCompression:
-        return False
-    return True
-
-
-def decoded(pieces: Sequence[FixturePiece], encoding: str) -> tuple[FixturePiece, ...]:
-    """The pieces after decompression. Raises `Parse` for an encoding that is not known here, and
-    for broken data; a body that ends early is decoded as far as it goes."""
-    for name in reversed(encodings(encoding)):
-        feed = _decoder(name)
-        left = _MOST_BYTES
-        made = []
-        for piece in pieces:
-            try:
-                data = feed(piece.data, left)
-            except InvalidCompression as problem:
-                raise Parse(f"not recorded: content-encoding {name}: {problem}") from None
-            left -= len(data)
-            if left < 0:
-                raise Parse(f"not recorded: the body is larger than {_MOST_BYTES >> 20} MB")
-            if data:
-                made.append(FixturePiece(piece.seconds, data))
-        pieces = made
-    return tuple(pieces)
-
-
-def _decoder(name: str) -> Callable[[bytes, int], bytes]:
-    try:
-        return any_decompressor(name).feed
-    except UnknownCompression:
-        raise Parse(
-            f"not recorded: the body has content-encoding {name}, which cannot be read here and may"
-            " hold a secret; ask for gzip"
-        ) from None
-
-
-# ── Encoded secrets ──────────────────────────────────────────────────────────────────────────────
-
-# Each character may be written as itself, as a JSON escape (also of JSON within JSON) or
-# percent-encoded. In base64 a secret has three forms, since three bytes become four characters; the
-# characters that hold bits of its neighbours are left out.
 
 #: Shorter secrets are found as whole words only, and not in base64.
 _SHORT = 8
@@ -121,11 +69,11 @@ def _sequence(text: str) -> bytes:
 def _character(character: str) -> bytes:
     data = character.encode("utf-8", "surrogatepass")
     units = character.encode("utf-16-be", "surrogatepass")
-    escaped = b"".join(
+    json = b"".join(
         _ESCAPE + b"u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)
     )
     percent = b"".join(b"%(?:25){0,3}" + _hex(f"{byte:02x}") for byte in data)
-    forms = [re.escape(data), escaped, percent]
+    forms = [re.escape(data), json, percent]
     if character in '"\\/':
         forms.append(_ESCAPE + re.escape(data))
     return b"(?:" + b"|".join(forms) + b")"
@@ -137,12 +85,6 @@ def _hex(digits: str) -> bytes:
         f"[{each}{each.upper()}]".encode() if each.isalpha() else each.encode() for each in digits
     )
 
-
-# ── Secrets that the events of a stream share ────────────────────────────────────────────────────
-
-# A model writes a key in several deltas. The strings of one name (`"text"`, `"content"`, `"delta"`,
-# …) are read as one text, in their order: those of the whole stream, and those of each part of the
-# answer.
 
 _MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 #: The place of an event in the answer: `"index": 1`, `"output_index": 0`.
