@@ -13,14 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import is_sqlite, transaction
+from anaphora.audit.log_sqlite import transaction
 from anaphora.errors import Io
 
 from .batch import Batch
 from .call_ids import remove_ids
 from .chain_tail import ChainsTail
 from .known_names import KnownNames
-from .log_tail import FolderTail, LogTail, Position, SqliteTail
+from .log_tail import FolderTail, LogTail, Position
 from .schema import (
     HOUR,
     MINUTE,
@@ -259,6 +259,4 @@ def _store(database: sqlite3.Connection, state: FillState) -> None:
 
 
 def tail_of(log: Path | PostgresLog) -> LogTail:
-    if isinstance(log, PostgresLog):
-        return ChainsTail(log)
-    return SqliteTail(log) if is_sqlite(log) else FolderTail(log)
+    return ChainsTail(log) if isinstance(log, PostgresLog) else FolderTail(log)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -17,12 +16,11 @@ from msgspec.structs import replace
 
 from anaphora.audit.envelope import SCHEMA_VERSION, AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
-from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.errors import ChainBroken, NewerSchema
 
 Place: TypeAlias = tuple[int, int]
-"""Of a row: its segment and the byte at which it begins; in an SQLite log, twice 0; in PostgreSQL,
-its chain and its number in that."""
+"""Of a row: its segment and the byte at which it begins; in PostgreSQL, its chain and its number in
+that."""
 PlacedRow: TypeAlias = tuple[int, int, int]
 """Its number, and its place."""
 
@@ -212,56 +210,6 @@ def _line_at(file: int, place: int) -> bytes:
         data += more
         size = _CHUNK
     return data.partition(b"\n")[0]
-
-
-class SqliteTail:
-    """Of an SQLite log."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def signature(self) -> object:
-        wal = self._path.with_name(self._path.name + "-wal")
-        try:
-            looks = [os.stat(self._path)]
-            if wal.exists():
-                looks.append(os.stat(wal))
-        except FileNotFoundError:
-            return None
-        return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in looks)
-
-    def is_at(self, position: Position) -> bool:
-        if not position.hash:
-            return position.first == 0
-        with closing(connect_read_only(self._path)) as database:
-            start = database.execute("SELECT seq FROM start").fetchone()
-            row = "SELECT line FROM rows WHERE seq = ?"
-            found = database.execute(row, (position.last,)).fetchone()
-        if start is None or found is None or start[0] != position.first:
-            return False
-        return hash_of(found[0]) == position.hash
-
-    def after(self, position: Position, most: int) -> ReadRows:
-        read = ReadRows(calls=[], position=position)
-        with closing(connect_read_only(self._path)) as database:
-            start = database.execute("SELECT seq FROM start").fetchone()
-            if start is None:
-                return read
-            if not position.hash:
-                read.position = position = Position(first=start[0])
-            rows = "SELECT seq, line FROM rows WHERE seq > ? ORDER BY seq LIMIT ?"
-            for seq, line in database.execute(rows, (position.last, most)).fetchall():
-                if not add_line(read, line, (0, 0)):
-                    break
-                read.position = Position(first=start[0], last=seq, hash=hash_of(line))
-        return read
-
-    def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        with closing(connect_read_only(self._path)) as database:
-            for seq, _, _ in rows:
-                row = "SELECT line FROM rows WHERE seq = ?"
-                found = database.execute(row, (seq,)).fetchone()
-                yield None if found is None else call_of(found[0], seq)
 
 
 def hash_of(line: bytes) -> str:
