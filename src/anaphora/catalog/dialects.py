@@ -180,6 +180,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     errors: ErrorShape | None = None
     stops: dict[str, StopReason] = {}
     """Additional stop reasons."""
+    salt_field: str = ""
+    """The field of a cache salt: requests with different ones share nothing."""
     whole_calls: bool = False
     """Streamed tool calls are written in one piece, for clients that want the name in every one."""
 

@@ -6,8 +6,6 @@ all parts with the reply. The blocks of Anthropic and the items of Responses fol
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from anaphora.values import (
@@ -21,7 +19,6 @@ from anaphora.values import (
     Thinking,
 )
 
-_BEGINS = b'"type":"content_block_start"'
 _TEXTS: dict[str, type[Text] | type[Thinking] | type[Refusal]] = {
     "text": Text,
     "thinking": Thinking,
@@ -83,31 +80,3 @@ class PartOrder:
         self._split.add(index)
         part: Part = _TEXTS[self._kinds[index]]("".join(self._texts))
         return [PartEnd(self._indexes[index], part)]
-
-
-class BlockNumbers:
-    """Writes events for Anthropic, whose clients expect blocks to be numbered without gaps: a part
-    of another wire that has no block, such as reasoning without a text, gets no number."""
-
-    def __init__(self, write: Callable[[Event], bytes]) -> None:
-        self._write = write
-        self._numbers: dict[int, int] = {}
-        self._starts: dict[int, PartStart] = {}
-        """Of parts without a number so far."""
-
-    def write(self, event: Event) -> bytes:
-        if not isinstance(event, PartStart | PartDelta | PartEnd):
-            return self._write(event)
-        number = self._numbers.get(event.index)
-        if number is not None:
-            return self._write(replace(event, index=number))
-        number, data = len(self._numbers), b""
-        if isinstance(event, PartStart):
-            self._starts[event.index] = event
-        elif event.index in self._starts:
-            # It may have been written with a number that another part has got meanwhile.
-            data = self._write(replace(self._starts[event.index], index=number))
-        data += self._write(replace(event, index=number))
-        if _BEGINS in data:
-            self._numbers[event.index] = number
-        return data

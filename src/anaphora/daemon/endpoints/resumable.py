@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.faces.face import Route
 from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
@@ -30,7 +31,6 @@ from .body import MAX_BODY
 from .forwarding import Forwarder, ProviderResponse
 from .headers import own_headers, query_fields
 from .incoming import read_object
-from .routes import Route
 
 #: Open uploads of one app, and of all; the oldest is forgotten first.
 _MOST_OF_APP, _MOST = 32, 1024

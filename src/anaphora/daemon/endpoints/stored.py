@@ -19,6 +19,9 @@ import msgspec
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.face import JSON, SSE, Route
+from anaphora.daemon.faces.openai import kept_of_response
 from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
 from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
@@ -52,13 +55,11 @@ from .headers import (
     returned_headers,
 )
 from .incoming import read_object
-from .kept import KeptObjects, kept_of_response
+from .kept import KeptObjects
 from .references import check_references, references
 from .resumable import ResumableUploads
-from .routes import Route
 from .stored_usage import change_objects, change_results, without_cache_counts
 from .uploads import check_upload
-from .writing import STREAM_TYPE
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
@@ -82,7 +83,6 @@ _NOT_SHOWN = Notice(
     "what a stored response read from the cache is not shown: other apps use that cache, too",
     "usage.input_tokens_details",
 )
-_GEMINI_LISTS = {"cached_content": "cachedContents", "file": "files", "batch": "operations"}
 
 
 class StoredObjects:
@@ -270,7 +270,7 @@ class StoredObjects:
     async def _holds_results(self, route: Route, row: HandleRow) -> bool:
         if route.kind == "batch":
             return True
-        if route.kind != "file" or route.wire != "openai_chat":
+        if route.kind != "file" or not face_of(route.wire).holds_results_in_files:
             return False
         found = await self._forwarder.send(row.provider, "GET", f"/v1/files/{row.id}")
         return _fields(found.body).get("purpose") == "batch_output"
@@ -404,20 +404,11 @@ class StoredObjects:
         found = await asyncio.gather(*(self._fetch(row, route, gate) for row in page))
         base = base_url(exchange)
         rewritten = self._forwarder.rewritten
-        objects = [
-            msgspec.Raw(rewritten(row.provider, body, base))
-            for row, body in zip(page, found, strict=True)
-            if body is not None
-        ]
-        if route.wire == "gemini":
-            listed: dict[str, Any] = {_GEMINI_LISTS[route.kind]: objects}
-            if more:
-                listed["nextPageToken"] = page[-1].id
-            return msgspec.json.encode(listed)
-        ids = [row.id for row, body in zip(page, found, strict=True) if body is not None]
-        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
-        kind = {} if route.wire == "anthropic" else {"object": "list"}
-        return msgspec.json.encode({**kind, "data": objects, **ends, "has_more": more})
+        known = [(row, body) for row, body in zip(page, found, strict=True) if body is not None]
+        ids = [row.id for row, _ in known]
+        objects = [msgspec.Raw(rewritten(row.provider, body, base)) for row, body in known]
+        after = page[-1].id if more else ""
+        return msgspec.json.encode(face_of(route.wire).stored_list(route.kind, ids, objects, after))
 
     async def _fetch(self, row: HandleRow, route: Route, gate: asyncio.Semaphore) -> bytes | None:
         """One object; None where the provider has deleted it meanwhile."""
@@ -426,8 +417,8 @@ class StoredObjects:
                 path = f"{route.path}/{row.id}"
                 return (await self._forwarder.send(row.provider, "GET", path)).body
             except (NotFound, Forbidden) as problem:
-                if isinstance(problem, Forbidden) and route.wire != "gemini":
-                    raise  # Gemini says so of files that are gone
+                if isinstance(problem, Forbidden) and not face_of(route.wire).gone_is_forbidden:
+                    raise
                 await self._store.remove_handle(row.kind, row.id, row.app)
                 return None
 
@@ -452,7 +443,7 @@ class StoredObjects:
         if is_file:
             headers.setdefault("content-disposition", "attachment")
         else:
-            headers["content-type"] = STREAM_TYPE if response.is_stream else "application/json"
+            headers["content-type"] = SSE if response.is_stream else JSON
         headers |= own_headers(route.wire, request_id, notices=notices)
         headers["x-content-type-options"] = "nosniff"
         await exchange.respond(CompleteResponse(200, headers, response.body))
