@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from .in_flight import InFlight
     from .observe import AttemptGuard
-    from .pool import Endpoint
+    from .target import Endpoint
     from .transport import HttpResponse
     from .turn import Caller
 
