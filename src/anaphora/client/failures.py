@@ -202,6 +202,10 @@ def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
     )
 
 
+def log_error(message: str, problem: BaseException) -> None:
+    log(logging.ERROR, message, problem)
+
+
 def log(
     level: int, message: str, problem: BaseException, logger: logging.Logger | None = None
 ) -> None:

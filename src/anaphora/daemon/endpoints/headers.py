@@ -20,7 +20,7 @@ from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces import face_of
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 REQUEST_ID = "anaphora-request-id"
 NOTICES = "anaphora-notices"
