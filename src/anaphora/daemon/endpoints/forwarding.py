@@ -21,8 +21,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .masking import without_accounts
-from .stored_usage import change_objects
+from .masking import change_objects, without_accounts
 
 #: Members of stored objects with texts of a provider about a failure.
 _ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")

@@ -300,7 +300,8 @@ class Endpoints:
             bill=self._late_bill(call, reply.reply.id),
         )
         try:
-            kept = face_of(request.wire).kept_objects(body.value, reply)
+            usage = reply.most_usage or reply.usage
+            kept = face_of(request.wire).kept_objects(body.value, reply.reply, usage)
             await self._kept.add(row, kept)
         except (AnaphoraError, *DECODE_ERRORS):
             text = "the stored response could not be recorded: its id cannot be used later"

@@ -56,10 +56,9 @@ from .headers import (
 )
 from .incoming import read_object
 from .kept import KeptObjects
+from .masking import change_objects, change_results, without_cache_counts
 from .references import check_references, references
-from .resumable import ResumableUploads
-from .stored_usage import change_objects, change_results, without_cache_counts
-from .uploads import check_upload
+from .uploads import ResumableUploads, check_upload
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog

@@ -14,9 +14,9 @@ from anaphora import wire
 from anaphora.canonical import dumps
 from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
-from anaphora.daemon.values import AppReply, GrantedModel
+from anaphora.daemon.values import GrantedModel
 from anaphora.errors import ContextOverflow, Upstream
-from anaphora.values import Event, PartDelta, PartEnd, PartStart, Thinking
+from anaphora.values import Event, PartDelta, PartEnd, PartStart, Reply, Thinking, Usage
 from anaphora.wire.reading import Members
 
 from .face import (
@@ -109,11 +109,13 @@ class AnthropicFace(Face):
         first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
         return dumps({"data": rows, "has_more": False, "first_id": first, "last_id": last})
 
-    def kept_objects(self, request: Mapping[str, Any], reply: AppReply) -> Iterator[Kept]:
+    def kept_objects(
+        self, request: Mapping[str, Any], reply: Reply, usage: Usage
+    ) -> Iterator[Kept]:
         """Requests with these fields name the message before them."""
-        if reply.reply.id and ("diagnostics" in request or "thread" in request):
-            yield "response", reply.reply.id, (reply.most_usage or reply.usage).total
-        extras = (reply.reply.extras or {}).get(self.wire)
+        if reply.id and ("diagnostics" in request or "thread" in request):
+            yield "response", reply.id, usage.total
+        extras = (reply.extras or {}).get(self.wire)
         container = None if extras is None else _decode_extras(extras).container
         if container is not None and container.id:
             yield "container", container.id, None

@@ -17,9 +17,9 @@ from anaphora.canonical import dumps
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.target import Target
 from anaphora.daemon.store import HandleKind
-from anaphora.daemon.values import AppReply, GrantedModel
+from anaphora.daemon.values import GrantedModel
 from anaphora.errors import NotFound, RequestRejected, Upstream
-from anaphora.values import Event, Thinking
+from anaphora.values import Event, Reply, Thinking, Usage
 from anaphora.wire.reading import Members, encode_members
 
 from .framing import SSE_ENDS, StreamFrame
@@ -217,7 +217,9 @@ class Face:
     """An object that the provider has deleted is answered with 403."""
     holds_results_in_files: ClassVar[bool] = False
 
-    def kept_objects(self, request: Mapping[str, Any], reply: AppReply) -> Iterator[Kept]:
+    def kept_objects(
+        self, request: Mapping[str, Any], reply: Reply, usage: Usage
+    ) -> Iterator[Kept]:
         """The objects that a provider keeps of the reply to a request."""
         return iter(())
 

@@ -10,7 +10,6 @@ import msgspec
 
 from anaphora.catalog.api_limits import bounds_of
 from anaphora.client.target import Target
-from anaphora.daemon.values import AppReply
 from anaphora.values import Opaque, Part, Reply, Thinking, Usage
 from anaphora.wire.openai_chat.parse import reasoning_extras
 from anaphora.wire.openai_responses.types import ITEM, WIRE
@@ -142,9 +141,11 @@ class OpenAIResponsesFace(_OpenAIFace):
     def count_fields(self, tokens: int) -> dict[str, Any]:
         return {"input_tokens": tokens, "object": "response.input_tokens"}
 
-    def kept_objects(self, request: Mapping[str, Any], reply: AppReply) -> Iterator[Kept]:
-        stored = request.get("store") is not False and bool(reply.reply.id)
-        return kept_of_response(reply.reply, reply.most_usage or reply.usage, stored=stored)
+    def kept_objects(
+        self, request: Mapping[str, Any], reply: Reply, usage: Usage
+    ) -> Iterator[Kept]:
+        stored = request.get("store") is not False and bool(reply.id)
+        return kept_of_response(reply, usage, stored=stored)
 
     def smallest_requests(
         self, target: Target, members: Members, *, runs_tools: bool
