@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.values import (
-    Event,
-    Part,
-    PartDelta,
-    PartEnd,
-    PartStart,
-    Refusal,
-    Text,
-    Thinking,
-)
+from anaphora.values import Event, Part, PartDelta, PartEnd, PartStart, Refusal, Text, Thinking
 
 _TEXTS: dict[str, type[Text] | type[Thinking] | type[Refusal]] = {
     "text": Text,

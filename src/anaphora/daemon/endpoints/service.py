@@ -35,17 +35,11 @@ from . import routes
 from .body import JsonBody, check_headers, parse_object
 from .body_memory import AppBodies, CallBody, read_whole
 from .errors import error_response, of_provider
-from .headers import (
-    BETA_NOT_GRANTED,
-    PROVIDER,
-    forwarded_headers,
-    own_headers,
-    query_fields,
-)
+from .headers import BETA_NOT_GRANTED, PROVIDER, forwarded_headers, own_headers, query_fields
 from .incoming import read_json_bytes
 from .kept import KeptObjects
 from .references import Reference, check_references, without_comparison
-from .stored import StoredObjects
+from .stored import ObjectRequests
 from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
 
 #: With one of these permissions a reply may be kept, or name a container.
@@ -66,7 +60,7 @@ class Endpoints:
         self,
         delegation: Delegation,
         store: Store,
-        stored: StoredObjects | None = None,
+        stored: ObjectRequests | None = None,
         *,
         off_loop: OffLoop,
         clock: Callable[[], float] = time.time,
@@ -325,7 +319,7 @@ class Endpoints:
             )
 
     def _late_bill(self, call: AppCall, id: str) -> str:
-        return "" if self._stored is None else self._stored.late_bill(call.app.id, id)
+        return "" if self._stored is None else self._stored.background.stored_bill(call.app.id, id)
 
     async def _respond(
         self,

@@ -34,13 +34,7 @@ from anaphora.values import (
 )
 
 from .errors import as_upstream
-from .headers import (
-    notices_text,
-    own_headers,
-    provider_request_id,
-    returned_headers,
-    verdict_text,
-)
+from .headers import notices_text, own_headers, provider_request_id, returned_headers, verdict_text
 from .part_order import PartOrder
 
 
