@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.daemon.access.granted_models import name_nearest
@@ -21,21 +21,31 @@ from anaphora.daemon.faces.framing import JsonList, late_comment
 from anaphora.daemon.values import AppReply, GrantedModel, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotFound
 from anaphora.values import (
+    Event,
     Notice,
     Part,
+    PartDelta,
     PartEnd,
     PartStart,
+    Refusal,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
+    Text,
     Thinking,
     ToolCall,
 )
 
 from .errors import as_upstream
 from .headers import notices_text, own_headers, provider_request_id, returned_headers, verdict_text
-from .part_order import PartOrder
+
+#: Parts of text by kind.
+_TEXTS: dict[str, type[Text] | type[Thinking] | type[Refusal]] = {
+    "text": Text,
+    "thinking": Thinking,
+    "refusal": Refusal,
+}
 
 
 def write_reply(
@@ -49,8 +59,8 @@ def write_reply(
         named = _named(reply.reply, face, reply.request_id)
         if reply.wire != wire:
             parts = tuple(_translated(part, face) for part in named.message.parts)
-            message = msgspec.structs.replace(named.message, parts=parts)
-            named = msgspec.structs.replace(named, message=message)
+            message = replace(named.message, parts=parts)
+            named = replace(named, message=message)
         body = wires.get(wire).write_reply(named, time.time())
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
     headers["content-type"] = face.reply_type
@@ -104,16 +114,16 @@ def _named(value: Reply | ReplyStart, face: Face, request_id: str) -> Any:
     if value.id or not face.reply_id_prefix:
         return value
     id = face.reply_id_prefix + request_id.removeprefix("req_")
-    return msgspec.structs.replace(value, id=id)
+    return replace(value, id=id)
 
 
 def _translated(part: Part, face: Face) -> Part:
     """A part of another provider's reply as one of the caller's wire. Reasoning is text without
     proof here: a signature, or an id of stored reasoning, is valid at its own provider only."""
     if isinstance(part, Thinking) and part.text:
-        return msgspec.structs.replace(face.reasoning, text=part.text)
+        return replace(face.reasoning, text=part.text)
     if isinstance(part, ToolCall) and not face.shows_call_ids:
-        return msgspec.structs.replace(part, id="")
+        return replace(part, id="")
     return part
 
 
@@ -171,7 +181,7 @@ class StreamBody:
         if isinstance(event, ReplyStart):
             event = _named(event, self._face, self._request_id)
             if event.created is None:
-                event = msgspec.structs.replace(event, created=time.time())
+                event = replace(event, created=time.time())
         elif isinstance(event, PartEnd) and not self._same_wire:
             event = PartEnd(event.index, _translated(event.part, self._face))
         elif isinstance(event, PartStart) and event.kind == "thinking" and not self._same_wire:
@@ -191,3 +201,64 @@ class StreamBody:
         if late:
             fields["notices"] = json.loads(notices_text(late))
         return fields
+
+
+class PartOrder:
+    """Events of a stream with one part of text at a time: ends a text when the next part begins;
+    one that goes on afterwards is a part of its own.
+
+    Chat Completions and Ollama do not say when a text or a reasoning ends, so that their readers
+    end all parts with the reply. The blocks of Anthropic and the items of Responses follow each
+    other."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, str] = {}
+        """Of the parts of text, by the index that their reader gave them."""
+        self._indexes: dict[int, int] = {}
+        self._count = 0
+        self._open: int | None = None
+        self._texts: list[str] = []
+        self._split: set[int] = set()
+        """Parts that were ended before their reader did."""
+
+    def feed(self, event: Event) -> list[Event]:
+        if isinstance(event, PartStart):
+            return [*self._end(), self._start(event)]
+        if isinstance(event, PartDelta):
+            return self._delta(event)
+        if isinstance(event, PartEnd):
+            return self._ended(event)
+        return [event]
+
+    def _start(self, event: PartStart) -> PartStart:
+        self._indexes[event.index] = self._count
+        self._count += 1
+        if event.kind in _TEXTS:
+            self._kinds[event.index] = event.kind
+            self._open, self._texts = event.index, []
+        return replace(event, index=self._indexes[event.index])
+
+    def _delta(self, event: PartDelta) -> list[Event]:
+        events: list[Event] = []
+        index = event.index
+        if index in self._kinds:
+            if index != self._open:
+                events = [*self._end(), self._start(PartStart(index, self._kinds[index]))]
+            self._texts.append(event.delta)
+        return [*events, replace(event, index=self._indexes[index])]  # type: ignore[list-item]
+
+    def _ended(self, event: PartEnd) -> list[Event]:
+        if event.index not in self._split:
+            if event.index == self._open:
+                self._open = None
+            return [replace(event, index=self._indexes.get(event.index, event.index))]
+        return self._end() if event.index == self._open else []
+
+    def _end(self) -> list[Event]:
+        """Ends the part of text that is open."""
+        if self._open is None:
+            return []
+        index, self._open = self._open, None
+        self._split.add(index)
+        part: Part = _TEXTS[self._kinds[index]]("".join(self._texts))
+        return [PartEnd(self._indexes[index], part)]
