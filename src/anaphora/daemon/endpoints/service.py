@@ -11,7 +11,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
-from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces import face_of, find_route, serves, wire_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
@@ -31,7 +31,6 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
-from . import routes
 from .body import JsonBody, check_headers, parse_object
 from .body_memory import AppBodies, CallBody, read_whole
 from .errors import error_response, of_provider
@@ -75,7 +74,7 @@ class Endpoints:
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
-        return routes.serves(path)
+        return serves(path)
 
     def token_of(self, exchange: HttpExchange) -> Secret | None:
         """The token of a request that has none: it goes on with an upload that a token began."""
@@ -84,7 +83,7 @@ class Endpoints:
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
         exchange.scope[ERROR_KEY] = kind_of(problem)
-        wire = routes.wire_of(exchange.path, exchange.headers)
+        wire = wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
     async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None:
@@ -101,7 +100,7 @@ class Endpoints:
 
     async def _answer(self, exchange: HttpExchange, app: App, request_id: str) -> None:
         check_headers(exchange.header_pairs)
-        route = routes.find_route(exchange.method, _plain_path(exchange), exchange.headers)
+        route = find_route(exchange.method, _plain_path(exchange), exchange.headers)
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, app, request_id)
