@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
-from anaphora.audit.report import CallSums
 from anaphora.dashboard.charts import (
     MOST_COLUMNS,
     calls_bars,
@@ -24,6 +23,7 @@ from anaphora.dashboard.charts import (
     spend_bars,
     turn_bars,
 )
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.dashboard.plot import HEIGHT
 from anaphora.dashboard.values import Point, ShownCall
 

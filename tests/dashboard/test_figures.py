@@ -10,7 +10,6 @@ import pytest
 from support.tables import each_row
 
 from anaphora.audit import AuditEnvelope
-from anaphora.audit.report import CallSums
 from anaphora.dashboard.figures import (
     call_cost,
     compact,
@@ -27,6 +26,7 @@ from anaphora.dashboard.figures import (
     usd,
     utc,
 )
+from anaphora.dashboard.past_calls.sums import CallSums
 
 
 @each_row(

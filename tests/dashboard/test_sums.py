@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec.structs import replace
+from support.block_sums import sums_by_block
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.sums import sums_by_block
-from anaphora.dashboard.values import BlockSums
+from anaphora.dashboard.past_calls.sums import BlockSums, CallSums
 
 BLOCKS = (
     AuditBlock(label="identity", kind="system", tokens=300, marker=True, ttl="5m"),

@@ -28,7 +28,7 @@ from anaphora.audit.reading import (
     update_anchor,
 )
 from anaphora.audit.reading import verify as verify_log
-from anaphora.audit.report import report as report_of
+from anaphora.dashboard.past_calls.report import report as report_of
 from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,

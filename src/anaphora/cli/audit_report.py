@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
+from anaphora.dashboard.past_calls.adding import NO_LABEL
+from anaphora.dashboard.past_calls.report import AuditReport
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import htpy
 
-from anaphora.audit.report import CallSums
 from anaphora.daemon.store import SpendRow
 from anaphora.dashboard.cards import Stat, card, empty, more, stats
 from anaphora.dashboard.charts import charged_calls_bars, share_line, spend_bars
 from anaphora.dashboard.figures import count, name, percent, tokens, usd
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.dashboard.report import report_file
 from anaphora.dashboard.tables import Heading, numbers, share_cell, table
 from anaphora.dashboard.values import Point

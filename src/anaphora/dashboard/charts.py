@@ -13,7 +13,7 @@ from itertools import accumulate
 import htpy
 
 from anaphora.audit.envelope import AuditUsage
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.wording import counted
 
 from .figures import MomentForm, compact, count, moment, percent, tokens, usd, utc

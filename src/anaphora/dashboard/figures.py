@@ -11,7 +11,7 @@ import htpy
 from markupsafe import Markup
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.wording import counted
 
 UNKNOWN = "unknown"

@@ -23,9 +23,10 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
 from .layout import SPAN, document, page_bytes, time_span
 from .live import LiveStreams, elements_of
+from .past_calls.source import PastCalls
 from .site import Page, PageContent, PageRequest, Site, page_request
 from .static_files import STATIC, static_file
-from .values import CallSource, Names
+from .values import Names
 from .view import view_from_query
 
 #: The path of the stream below the root.
@@ -63,7 +64,7 @@ class PageSite:
         self,
         site: Site,
         pages: Mapping[str, Page],
-        source: CallSource | None = None,
+        source: PastCalls | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:

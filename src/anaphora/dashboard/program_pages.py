@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .memory import MemorySource
 from .pages.blocks import BlocksPage
 from .pages.conversation import ConversationPage
 from .pages.conversations import ConversationsPage
 from .pages.what_if import WhatIfPage
+from .past_calls.memory import MemoryCalls
 from .site import Page, Section
 
 PROGRAM_SECTIONS = (
@@ -17,7 +17,7 @@ PROGRAM_SECTIONS = (
 )
 
 
-def program_pages(overview: Page, source: MemorySource, start: str) -> dict[str, Page]:
+def program_pages(overview: Page, source: MemoryCalls, start: str) -> dict[str, Page]:
     """By the names of the sections. `start` says how to send a first call."""
     return {
         "": overview,

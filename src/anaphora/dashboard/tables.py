@@ -9,7 +9,7 @@ import htpy
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.wording import counted
 
 from .cards import Tone, more, tag

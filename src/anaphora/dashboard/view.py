@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallSums
 from anaphora.errors import InvalidRequest
 
 from .values import Point, RangeName, View

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from anaphora.daemon.calls.explanations import MOST_TEXTS, BreakTexts
 from anaphora.dashboard.pages.conversation import ConversationPage
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.values import CallSource, ShownCall, ShownConversation
+from anaphora.dashboard.values import ShownCall, ShownConversation
 
 SWITCHED_OFF = (
     "the daemon keeps no text. With `ui: {show_text: true}` in the daemon section of llm.yaml it"
@@ -23,7 +24,7 @@ NOT_KEPT = (
 class TextConversationPage:
     """For administrators."""
 
-    def __init__(self, source: CallSource, texts: BreakTexts) -> None:
+    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
         self._texts = texts
         self._with_text = ConversationPage(_WithTexts(source, texts), no_text=NOT_KEPT)
         self._without = ConversationPage(source, no_text=SWITCHED_OFF)
@@ -36,7 +37,7 @@ class TextConversationPage:
 class _WithTexts:
     """Conversations with the kept text of their breaks."""
 
-    def __init__(self, source: CallSource, texts: BreakTexts) -> None:
+    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
         self._source = source
         self._texts = texts
 

@@ -14,7 +14,7 @@ from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
-from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.values import AppRow, CorrectionOfCall, ProviderRow, TokenState, View
 
 #: Seconds that a page waits for the event loop.
@@ -30,7 +30,7 @@ class AppRecords:
         self,
         directory: Directory,
         store: Store,
-        source: RollupSource,
+        source: LogCalls,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
@@ -140,7 +140,7 @@ class ProviderRecords:
     """Rows of providers. Its methods are for other threads than that of the event loop."""
 
     def __init__(
-        self, pool: ProviderPool, source: RollupSource, *, loop: asyncio.AbstractEventLoop
+        self, pool: ProviderPool, source: LogCalls, *, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._pool = pool
         self._source = source

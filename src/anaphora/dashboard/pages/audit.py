@@ -12,17 +12,11 @@ from anaphora.audit.reading import VerifiedChains, VerifiedLog
 from anaphora.dashboard.cards import card, empty, tag
 from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported
 from anaphora.dashboard.layout import view_fields
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import Heading, numbers, table
-from anaphora.dashboard.values import (
-    CallOutcome,
-    CallPage,
-    CallQuery,
-    CallSource,
-    ShownCall,
-    View,
-)
+from anaphora.dashboard.values import CallOutcome, CallPage, CallQuery, ShownCall, View
 from anaphora.dashboard.view import query_of
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
@@ -74,7 +68,7 @@ def call_query(query: Mapping[str, str], view: View, *, limit: int = 50) -> Call
 
 
 class AuditPage:
-    def __init__(self, source: CallSource, chain: Callable[[], ChainState | None]) -> None:
+    def __init__(self, source: PastCalls, chain: Callable[[], ChainState | None]) -> None:
         """`chain` is None where there is no log."""
         self._source = source
         self._chain = chain

@@ -41,7 +41,7 @@ NO_TEXT = "an audit log holds no text"
 
 
 class ConversationSource(Protocol):
-    """What a page of one conversation needs of a `CallSource`."""
+    """What a page of one conversation needs of a `PastCalls`."""
 
     def conversation(self, id: str) -> ShownConversation | None: ...
 

@@ -32,7 +32,7 @@ def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
     """The latest calls first; one more than the limit where there are more."""
     if of.empty:
         return []
-    condition, values = of.of_calls(query.view.since, query.view.until)
+    condition, values = of.of_calls()
     condition += _CONDITIONS[query.outcome]
     found: list[object] = [*values]
     if query.before is not None:
@@ -84,12 +84,12 @@ def _matching(of: Selection, text: str) -> str:
 # ── Conversations ────────────────────────────────────────────────────────────────────────────────
 
 
-def conversation_rows(of: Selection, limit: int, *, masked: bool) -> list[ConversationRow]:
+def conversation_rows(of: Selection, limit: int) -> list[ConversationRow]:
     """The latest first."""
     if of.empty:
         return []
     text, values = of.filters()
-    found: list[object] = [of.view.since, of.view.until, *values]
+    found: list[object] = [of.since, of.until, *values]
     if (label := of.ids["label"]) is not None:
         text += (
             " AND EXISTS (SELECT 1 FROM calls WHERE conversation = conversations.id AND label_set"
@@ -97,7 +97,7 @@ def conversation_rows(of: Selection, limit: int, *, masked: bool) -> list[Conver
         )
         found.append(label)
     rows = of.database.execute(
-        f"SELECT {_columns(masked)} FROM conversations WHERE ended >= ? AND began < ?{text}"
+        f"SELECT {_columns(of.masked)} FROM conversations WHERE ended >= ? AND began < ?{text}"
         " ORDER BY ended DESC, id DESC LIMIT ?",
         (*found, limit),
     ).fetchall()
