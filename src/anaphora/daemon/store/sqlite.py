@@ -43,10 +43,10 @@ from .batch import (
     latest_day,
     open_holds,
 )
+from .batch_queue import SqliteCommits
 from .corrections import Correction, entry_rows
 from .days import day_of, month_of
 from .file_watch import StoreDamaged, WatchedFiles
-from .group_commit import GroupCommit
 from .reading import held, spend_rows, spent_rows, unaudited_entries
 from .schema import (
     connect,
@@ -88,7 +88,7 @@ class SqliteStore(SmallTables):
         self._known = KnownRows()
         # Until `begin_audit`, that of the daemon before, whose holds are recovered.
         self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
-        self._commits = GroupCommit(self._apply, on_abandoned=self._release)
+        self._commits = SqliteCommits(self._apply, on_abandoned=self._release)
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:

@@ -12,11 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from anaphora.audit.group_commit import MOST_ITEMS
 from anaphora.daemon.store import Settlement
 from anaphora.daemon.store.batch import Change, HoldRequest, Operation, Outcome, corrects
-from anaphora.daemon.store.batch_queue import BatchQueue, Pending, Signal
+from anaphora.daemon.store.batch_queue import BatchQueue, Pending
 from anaphora.daemon.store.tables import ADD_HANDLE
 from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.postgres.connection import UNREACHABLE, described, is_data_error
@@ -63,6 +65,7 @@ class BatchWriter(BatchQueue):
         self._epoch = epoch
         self._journal = journal
         self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Pending] = SimpleQueue()
         self._event = asyncio.Event()
         self._kept: list[Pending] = []
         self._journalled: set[tuple[str, str]] = set()
@@ -90,16 +93,16 @@ class BatchWriter(BatchQueue):
 
     async def close(self) -> None:
         """Writes what waits, once more."""
-        if not self._closed:
-            self._closed = True
-            self._send("stop")
+        self._closed = True
+        self._event.set()
         await asyncio.wait({self._task})
         await self._lane.close()
         if self._journal is not None:
             self._journal.close()
 
-    def _send(self, item: Pending | Signal) -> None:
-        self._queue.put(item)
+    def _send(self, item: Pending | None) -> None:
+        if item is not None:
+            self._queue.put(item)
         try:
             mine = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -150,12 +153,13 @@ class BatchWriter(BatchQueue):
         return self._take_all()
 
     def _take_all(self) -> tuple[list[Pending], bool]:
-        """All that waits. What is left of a very long queue wakes the task again."""
+        """All that waits, and whether more may come. What is left of a very long queue wakes the
+        task again."""
         self._event.clear()
-        taken = self._take(None)
+        batch = [self._queue.get_nowait() for _ in range(min(self._queue.qsize(), MOST_ITEMS))]
         if not self._queue.empty():
             self._event.set()
-        return taken
+        return self._gathered_with(batch), not (self._closed and self._queue.empty())
 
     async def _write(self, batch: Sequence[Pending], *, is_last: bool = True) -> None:
         """`is_last`: nothing of what was taken from `_kept` is still to be written."""
@@ -189,16 +193,13 @@ class BatchWriter(BatchQueue):
         """Tells the callers while the statement is under way, also those that come meanwhile."""
         problem = f"{self._lane.address}: no answer for {PATIENCE:g} s"
         await self._fail(batch, problem, keep=False)
-        stopped = False
         while not statement.done():
             woken = self._loop.create_task(self._event.wait())
             await asyncio.wait({statement, woken}, return_when=asyncio.FIRST_COMPLETED)
             woken.cancel()
-            more, running = self._take_all()
-            stopped = stopped or not running
-            await self._fail(more, problem)
-        if stopped:
-            self._send("stop")
+            await self._fail(self._take_all()[0], problem)
+        if self._closed:
+            self._event.set()
 
     async def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Where it raises `StoreUnavailable`, any part may be applied; where it raises another
