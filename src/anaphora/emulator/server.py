@@ -21,8 +21,9 @@ from anaphora.serving.server import running as running_server
 from anaphora.serving.server import serve as serve_forever
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .engine import EmulatorOptions, Engine
+from .engine import Engine
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, whole_number
+from .generator import EmulatorOptions
 from .journal import CallRecord
 
 if TYPE_CHECKING:
