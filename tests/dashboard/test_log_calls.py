@@ -21,7 +21,7 @@ from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prun
 from anaphora.audit.envelope import OwnFigures
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.dashboard.past_calls.source import LogCalls
-from anaphora.dashboard.past_calls.sums import CallSums
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 from anaphora.errors import InvalidRequest
@@ -31,8 +31,8 @@ HOUR, DAY = 3_600.0, 86_400.0
 ALL = View(since=NOW - 90 * DAY, until=NOW + 30 * DAY, range="custom")
 
 
-def direct(calls: list[AuditEnvelope], view: View) -> CallSums:
-    sums = CallSums()
+def direct(calls: list[AuditEnvelope], view: View) -> CallTotals:
+    sums = CallTotals()
     for call in calls:
         if _fits(call, view):
             sums.add(call)

@@ -20,7 +20,7 @@ from anaphora.dashboard.past_calls.adding import FillState
 from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
 from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS
 from anaphora.dashboard.past_calls.source import LogCalls
-from anaphora.dashboard.past_calls.sums import BlockSums, CallSums, masked
+from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, masked
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 
@@ -108,8 +108,8 @@ def fits(call: AuditEnvelope, view: View) -> bool:
     )
 
 
-def summed(calls: list[AuditEnvelope]) -> CallSums:
-    sums = CallSums()
+def summed(calls: list[AuditEnvelope]) -> CallTotals:
+    sums = CallTotals()
     for call in calls:
         sums.add(call)
     return sums

@@ -23,7 +23,7 @@ from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
 from anaphora.cache.verdict.values import CHANGES, CauseKind
-from anaphora.dashboard.layout import document
+from anaphora.dashboard.layout import document, static_content
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.pages.conversations import ConversationsPage
@@ -32,7 +32,6 @@ from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import Page, PageContent, Section, Site, page_request
-from anaphora.dashboard.static_files import static_content
 from anaphora.dashboard.values import AppRow, ShownCall
 from anaphora.dashboard.view import view_from_query
 

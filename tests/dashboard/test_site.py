@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from anaphora.audit.envelope import AuditEnvelope
+from anaphora.dashboard.layout import static_url
 from anaphora.dashboard.page_site import POLICY, PageSite
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Section, Site, page_request
-from anaphora.dashboard.static_files import static_url
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import query_of, view_from_query
 from anaphora.errors import InvalidRequest, Upstream

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.past_calls.sums import CallSums
+from anaphora.dashboard.past_calls.sums import CallTotals
 
 RangeName: TypeAlias = Literal["hour", "day", "week", "month", "custom"]
 CallOutcome: TypeAlias = Literal["", "ok", "failed", "broke"]
@@ -37,7 +37,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     start: float
     seconds: float
-    sums: CallSums
+    sums: CallTotals
 
 
 class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ConversationRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     began: float
     ended: float
-    sums: CallSums
+    sums: CallTotals
     side_call: bool = False
     """A single call beside a longer conversation: a title, a summary."""
 
@@ -92,12 +92,12 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    total: CallSums
+    total: CallTotals
     points: Sequence[Point]
-    apps: dict[str, CallSums]
-    providers: dict[str, CallSums]
-    models: dict[str, CallSums]
-    causes: dict[str, CallSums]
+    apps: dict[str, CallTotals]
+    providers: dict[str, CallTotals]
+    models: dict[str, CallTotals]
+    causes: dict[str, CallTotals]
     """Calls that lost tokens, by the cause."""
     outcomes: dict[str, int]
     """Calls that failed, by the class of the error."""

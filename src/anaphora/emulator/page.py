@@ -15,12 +15,11 @@ from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row, verdict
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage, nano_usd
 from anaphora.cache.verdict import Verdict
 from anaphora.dashboard.figures import moment
-from anaphora.dashboard.page_site import EVENTS, PageSite
+from anaphora.dashboard.layout import STATIC
+from anaphora.dashboard.page_site import EVENTS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
-from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.static_files import STATIC
 from anaphora.dashboard.values import ShownCall
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from anaphora.audit.group_commit import GroupCommit
 from anaphora.errors import StoreUnavailable
 
 from . import Settlement
-from .batch import Change, HoldRequest, Operation, Outcome
+from .batch import HoldRequest, Operation, Outcome, TableChange
 from .schema import described
 
 _log = logging.getLogger("anaphora.daemon")
@@ -39,10 +39,10 @@ Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
 #: another process that writes.
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
-_PROBE = Change("UPDATE clock SET latest_day = latest_day", ())
+_PROBE = TableChange("UPDATE clock SET latest_day = latest_day", ())
 
 
-class Pending:
+class PendingOperation:
     """An operation on its way to the store, and the caller that waits for it."""
 
     __slots__ = ("operation", "future", "kept")
@@ -63,7 +63,7 @@ class BatchQueue:
     """Seconds between two batches while calls are under way: the more there are, the larger a
     batch."""
 
-    def __init__(self, *, probe: Change, on_abandoned: Callable[[HoldRequest], None]) -> None:
+    def __init__(self, *, probe: TableChange, on_abandoned: Callable[[HoldRequest], None]) -> None:
         """`probe` changes nothing: to wait for, and to find out whether writing works again.
         `on_abandoned` is called in the event loop for a hold whose caller was cancelled while it
         was written."""
@@ -76,10 +76,10 @@ class BatchQueue:
         self._failure_logged = False
         self._probe = probe
         self._on_abandoned = on_abandoned
-        self._later: deque[Pending] = deque()
+        self._later: deque[PendingOperation] = deque()
         """Operations that no caller waits for: they go with the next batch."""
         self._wake_is_due = False
-        self._gathered: deque[Pending] = deque()
+        self._gathered: deque[PendingOperation] = deque()
         """Holds that wait for others."""
         self._gathering: asyncio.TimerHandle | None = None
         self._submitted = 0.0
@@ -89,7 +89,7 @@ class BatchQueue:
         self._busy = False
         self._closed = False
 
-    def _send(self, item: Pending | None) -> None:
+    def _send(self, item: PendingOperation | None) -> None:
         """Gives an operation to the writer, or wakes it. Called from any thread."""
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class BatchQueue:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        pending = Pending(operation, future, kept=kept)
+        pending = PendingOperation(operation, future, kept=kept)
         if isinstance(operation, HoldRequest):
             self._gather(pending, loop)
         else:
@@ -115,7 +115,7 @@ class BatchQueue:
                 self._abandoned(operation)  # cancelled after the commit, before it could return
             raise
 
-    def _gather(self, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+    def _gather(self, pending: PendingOperation, loop: asyncio.AbstractEventLoop) -> None:
         """Submits a hold, now or together with others."""
         self._gathered.append(pending)
         if self._gathering is not None:
@@ -138,7 +138,7 @@ class BatchQueue:
         """Keeps the operation, and returns at once. Never raises."""
         if self._closed:
             return
-        self._later.append(Pending(operation, None, kept=True))
+        self._later.append(PendingOperation(operation, None, kept=True))
         if isinstance(operation, Settlement):
             self._open.discard(operation.hold)
             if not self._open:  # no call is left to wait for
@@ -155,7 +155,7 @@ class BatchQueue:
     def put_quietly(self, operation: Operation) -> None:
         """Keeps the operation for the next batch, whenever that is. From any thread."""
         if not self._closed:
-            self._later.append(Pending(operation, None, kept=True))
+            self._later.append(PendingOperation(operation, None, kept=True))
 
     def _wake_up(self) -> None:
         """Writes what has waited; mostly it went with a hold meanwhile."""
@@ -176,14 +176,14 @@ class BatchQueue:
             _log.error("the store cannot be written: %s", reason)
         self._failure_logged = True
 
-    def _log_success(self, batch: Sequence[Pending]) -> None:
+    def _log_success(self, batch: Sequence[PendingOperation]) -> None:
         """After a failure. A probe alone does not count: a disk that is full may have room for it,
         and none for the next hold."""
         if self._failure_logged and any(one.operation is not self._probe for one in batch):
             _log.warning("the store can be written again")
             self._failure_logged = False
 
-    def _gathered_with(self, batch: list[Pending]) -> list[Pending]:
+    def _gathered_with(self, batch: list[PendingOperation]) -> list[PendingOperation]:
         """What was sent, and what waits for the next batch."""
         self._busy = True
         for waiting in (self._gathered, self._later):
@@ -191,7 +191,7 @@ class BatchQueue:
                 batch.append(waiting.popleft())
         return batch
 
-    def _end_holds(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
+    def _end_holds(self, results: Iterable[tuple[PendingOperation, Outcome]]) -> None:
         """Of operations that are durable, or refused."""
         over = self.on_hold_over
         if over is None:
@@ -204,7 +204,7 @@ class BatchQueue:
             elif isinstance(operation, HoldRequest) and outcome is not None:
                 over(operation.hold.id)
 
-    def _deliver(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
+    def _deliver(self, results: Iterable[tuple[PendingOperation, Outcome]]) -> None:
         """Wakes the callers, with one call for each event loop."""
         loops: dict[asyncio.AbstractEventLoop, list[_Result]] = {}
         for one, outcome in results:
@@ -238,11 +238,11 @@ class SqliteCommits(BatchQueue):
     def __init__(self, apply: Apply, *, on_abandoned: Callable[[HoldRequest], None]) -> None:
         super().__init__(probe=_PROBE, on_abandoned=on_abandoned)
         self._apply = apply
-        self._kept: list[Pending] = []
-        self._thread = GroupCommit[Pending]("anaphora store", self._commit, self._ended)
+        self._kept: list[PendingOperation] = []
+        self._thread = GroupCommit[PendingOperation]("anaphora store", self._commit, self._ended)
         self._thread.start()
 
-    def _send(self, item: Pending | None) -> None:
+    def _send(self, item: PendingOperation | None) -> None:
         if item is None:
             self._thread.wake()
         else:
@@ -253,18 +253,18 @@ class SqliteCommits(BatchQueue):
         self._closed = True
         await asyncio.to_thread(self._thread.close)
 
-    def _commit(self, batch: list[Pending]) -> list[Pending] | None:
+    def _commit(self, batch: list[PendingOperation]) -> list[PendingOperation] | None:
         """The operations that are kept, where some are or the last batch failed."""
         batch = self._gathered_with(batch)
         if self.problem is not None:
-            batch.append(Pending(_PROBE, None))
+            batch.append(PendingOperation(_PROBE, None))
         self._kept = []
         self._write(batch)
         self.waiting = len(self._kept)
         self._busy = False
         return None if self.problem is None and not self._kept else self._kept
 
-    def _write(self, batch: Sequence[Pending]) -> None:
+    def _write(self, batch: Sequence[PendingOperation]) -> None:
         if not batch:
             return
         try:
@@ -283,7 +283,7 @@ class SqliteCommits(BatchQueue):
             self._end_holds(zip(batch, outcomes, strict=True))
             self._deliver(zip(batch, outcomes, strict=True))
 
-    def _failed(self, batch: Sequence[Pending], problem: Exception) -> None:
+    def _failed(self, batch: Sequence[PendingOperation], problem: Exception) -> None:
         reason = described(problem)
         self._log_failure(reason)
         self.problem = reason
@@ -292,14 +292,14 @@ class SqliteCommits(BatchQueue):
         self._end_holds((one, StoreUnavailable(message)) for one in batch)
         self._deliver((one, None if one.kept else StoreUnavailable(message)) for one in batch)
 
-    def _refused(self, one: Pending, problem: Exception) -> None:
+    def _refused(self, one: PendingOperation, problem: Exception) -> None:
         name = type(one.operation).__name__
         _log.error("%s was not written: %s: %s", name, type(problem).__name__, problem)
         message = f"the store cannot hold this: {described(problem)}"
         self._end_holds([(one, StoreUnavailable(message))])
         self._deliver([(one, None if one.kept else StoreUnavailable(message))])
 
-    def _ended(self, left: list[Pending], problem: BaseException | None) -> None:
+    def _ended(self, left: list[PendingOperation], problem: BaseException | None) -> None:
         if problem is not None:
             _log.critical("the store is no longer written", exc_info=problem)
         if left:

@@ -29,8 +29,7 @@ from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Sit
 from .access import ROOT, SessionCookie, Sessions
 from .actions import AdminActions, AppTokens
 from .audit_log import ChainVerifier, LogExport
-from .conversation_text import TextConversationPage
-from .records import AppRecords, ProviderRecords
+from .records import AppRecords, ProviderRecords, TextConversationPage
 from .service import UiService
 from .shared_logins import SharedLogins
 from .viewers import Viewers

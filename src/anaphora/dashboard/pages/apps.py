@@ -8,12 +8,21 @@ from typing import Literal, TypeAlias
 
 import htpy
 
-from anaphora.dashboard.cards import Tone, card, empty, facts, tag
 from anaphora.dashboard.charts import meter
 from anaphora.dashboard.figures import NOTHING, count, moment, name, plain_name, usd
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, app_url, numbers, table
+from anaphora.dashboard.tables import (
+    Heading,
+    Tone,
+    app_url,
+    card,
+    empty,
+    facts,
+    numbers,
+    table,
+    tag,
+)
 from anaphora.dashboard.values import AppRow, TokenState, View
 from anaphora.dashboard.view import query_of
 from anaphora.errors import NotFound

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import htpy
 
-from anaphora.dashboard.cards import card, more, tag
 from anaphora.dashboard.figures import (
     NOTHING,
     UNKNOWN,
@@ -22,7 +21,16 @@ from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.past_calls.sums import BlockSums
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, filter_link, numbers, share_cell, table
+from anaphora.dashboard.tables import (
+    Heading,
+    card,
+    filter_link,
+    more,
+    numbers,
+    share_cell,
+    table,
+    tag,
+)
 from anaphora.dashboard.values import View
 from anaphora.dashboard.view import query_of
 from anaphora.wording import counted

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import htpy
 
-from anaphora.dashboard.cards import card, tag
 from anaphora.dashboard.figures import (
     NOTHING,
     count,
@@ -21,10 +20,12 @@ from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
+    card,
     conversation_url,
     numbers,
     share_cell,
     table,
+    tag,
     unpriced_note,
 )
 from anaphora.dashboard.values import ConversationRow

@@ -11,13 +11,12 @@ from functools import partial
 import htpy
 
 from anaphora import catalog
-from anaphora.dashboard.cards import card
 from anaphora.dashboard.figures import NOTHING, count, percent, usd
 from anaphora.dashboard.layout import view_fields
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.plot import Column, Scale, Series, axis_labels, chart
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, numbers, table
+from anaphora.dashboard.tables import Heading, card, numbers, table
 from anaphora.dashboard.what_if import ProviderModel, ScenarioRow, TtlChoice, WhatIf, what_if
 from anaphora.dashboard.what_if.wording import left_out_sentence, range_text, sentences
 from anaphora.errors import InvalidRequest

@@ -4,7 +4,7 @@ Tables in SQLite, in memory or in a file. A file is derived: it may be deleted a
 made again from the audit log. A thread follows the log and adds new rows, in one transaction with
 the position that it has reached.
 
-    calls       the latest calls, with the place of each row in the log; `id_pieces`: their ids
+    calls       the latest calls, with the place of each row in the log; `call_ids`: their ids
     sums        calls by step, set of block labels (-1: all calls), app, provider and model
     causes      those that lost tokens, by the cause; `outcomes`: those that failed, by the error
     blocks      tokens, reads, cost and breaks by label; `changes`: breaks by the kind of change

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage
 from anaphora.values import Ttl
 
-from .call_ids import add_ids, id_line, remove_ids
 from .log_tail import Place, Position
 from .names import KnownNames
 from .schema import (
@@ -40,7 +39,7 @@ from .schema import (
     SUMS,
     SumTable,
 )
-from .sums import CallSums, block_shares, masked
+from .sums import CallTotals, block_shares, masked
 
 Figures: TypeAlias = tuple[int, ...]
 Key: TypeAlias = tuple[int, ...]
@@ -107,7 +106,7 @@ def _figures_of(call: AuditEnvelope) -> Figures:
 
 
 def _sums(call: AuditEnvelope) -> Figures:
-    sums = CallSums()
+    sums = CallTotals()
     sums.add(call)
     return msgspec.structs.astuple(sums)
 
@@ -194,8 +193,9 @@ class AddedCalls:
                 call.at + call.seconds,
             )
         )  # fmt: skip
-        if line := id_line(seq, call):
-            self._ids.append((seq, line))
+        ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
+        if ids and ids.replace("\t", "").isprintable():
+            self._ids.append((seq, ids.casefold()))
         self.count += 1
         self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
 
@@ -288,7 +288,7 @@ class AddedCalls:
             columns = ", ".join(_CALL_SOURCES.get(name, name) for name in CALL_COLUMNS)
             # A log that was changed may have two rows of one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
-            add_ids(database, self._ids)
+            work.insert("INSERT OR REPLACE INTO call_ids VALUES", 2, self._ids)
         self._write_labels(work)
         for name in (*ADDED_TABLES, *(table.fresh for table in tables)):
             work.run(f"DELETE FROM {name}")
@@ -330,7 +330,7 @@ class AddedCalls:
         through = (last - kept,)
         (since,) = fetch("SELECT max(at) FROM calls WHERE seq <= ?", through)
         work.run("DELETE FROM calls WHERE seq <= ?", through)
-        remove_ids(work.database, *through)
+        work.run("DELETE FROM call_ids WHERE seq <= ?", through)
         work.run(
             "DELETE FROM conversations WHERE ended <= ? AND NOT EXISTS"
             " (SELECT 1 FROM calls WHERE conversation = conversations.id)",

@@ -8,7 +8,6 @@ import sqlite3
 from anaphora.dashboard.values import CallQuery, ConversationRow
 from anaphora.errors import InvalidRequest
 
-from .call_ids import calls_with_id
 from .log_tail import PlacedRow
 from .queries import Row, Selection, call_sums, single_columns
 
@@ -16,6 +15,8 @@ from .queries import Row, Selection, call_sums, single_columns
 _MOST_OF_CONVERSATION = 500
 #: Calls found by an id that are taken into account: the latest ones.
 _MOST_BY_ID = 1_000
+#: A longer text is no part of an id.
+_LONGEST_ID = 1_000
 
 _SHARED_ID = re.compile(r"(\d{1,12}\.\d{1,12})-(\d{1,18})-(\d{1,18})")
 _AFTER_ALL = 2**62
@@ -75,9 +76,12 @@ def _matching(of: Selection, text: str) -> str:
         ids = [id for id, name in of.names((kind,)).items() if wanted in name.casefold()]
         if ids:
             parts.append(f"{kind} IN ({', '.join(map(str, ids))})")
-    found = calls_with_id(of.database, text, _MOST_BY_ID)
-    if found:
-        parts.append(f"seq IN ({', '.join(map(str, found))})")
+    if wanted.isprintable() and len(wanted) <= _LONGEST_ID:
+        found = of.database.execute(
+            "SELECT seq FROM call_ids WHERE instr(ids, ?) ORDER BY seq DESC LIMIT ?",
+            (wanted.encode(errors="replace").decode(), _MOST_BY_ID),
+        ).fetchall()
+        parts.append(f"seq IN ({', '.join(str(seq) for (seq,) in found)})")
     return " OR ".join(parts) or "false"
 
 

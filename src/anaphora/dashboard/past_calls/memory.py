@@ -1,21 +1,23 @@
-"""Past calls in memory: those of a watched program, of the emulator, or of a report."""
+"""Past calls in memory: those of a watched program, of the emulator, or of a log that is read once
+for a report."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
+import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.audit.log_sqlite import transaction
-from anaphora.dashboard.search import is_found
 from anaphora.dashboard.values import (
     CallPage,
     CallQuery,
@@ -24,12 +26,15 @@ from anaphora.dashboard.values import (
     ShownConversation,
     View,
 )
+from anaphora.dashboard.view import is_found
 
 from .adding import AddedCalls, FillState
 from .log_tail import PlacedRow
 from .names import MOST_NAMES, KnownNames
+from .queries import days, groups
 from .schema import HOUR, MINUTE, create_in_memory
 from .source import PastCalls
+from .sums import CallTotals
 
 _MOST_CALLS = 20_000
 #: Calls that wait to be added to the tables at most; a page adds them as well.
@@ -166,3 +171,73 @@ class MemoryCalls(PastCalls):
 
     def _row(self, row: ConversationRow) -> ConversationRow:
         return replace(row, side_call=self._is_side_call(row.id))
+
+
+_DAY = 86_400
+
+
+class AuditReport(msgspec.Struct, kw_only=True):
+    total: CallTotals
+    models: dict[str, CallTotals]
+    labels: dict[str, CallTotals]
+    """A call with two labels is in both."""
+    days: dict[str, CallTotals]
+    """By the UTC day on which the call began."""
+    causes: dict[str, CallTotals]
+    """Calls that lost tokens, by the cause."""
+    changed: dict[str, CallTotals]
+    """Calls whose prefix broke, by the block that changed."""
+
+
+class LogSums(msgspec.Struct):
+    """The sums of a log, and the times of its first and its last call."""
+
+    calls: MemoryCalls
+    first: float
+    last: float
+
+    @property
+    def view(self) -> View:
+        return View(since=self.first, until=self.last + 1.0, range="custom")
+
+    @property
+    def labels(self) -> dict[str, CallTotals]:
+        """What the application calls its calls."""
+        with self.calls.selection(self.view) as of:
+            return groups(of, "tags", "tag")
+
+
+def summed(calls: Iterable[AuditEnvelope], *, blocks: bool) -> LogSums | None:
+    """None where there are no calls. `blocks`: also by block of the prompt."""
+    found = LogSums(MemoryCalls(0, blocks=blocks, tags=True), math.inf, -math.inf)
+    for call in calls:
+        found.calls.add(ShownCall(id="", call=call))
+        found.first, found.last = min(found.first, call.at), max(found.last, call.at)
+    return None if found.last < found.first else found
+
+
+def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
+    log = summed(calls, blocks=False)
+    if log is None:
+        return AuditReport(total=CallTotals(), models={}, labels={}, days={}, causes={}, changed={})
+    with log.calls.selection(log.view) as of:
+        by_day = days(of)
+        total = CallTotals()
+        for sums in by_day.values():
+            total.add_sums(sums)
+        return AuditReport(
+            total=total,
+            models=_ordered(groups(of, "sums", "model"), "cost_nano_usd"),
+            labels=_ordered(groups(of, "tags", "tag"), "cost_nano_usd"),
+            days={_date(day): sums for day, sums in by_day.items()},
+            causes=_ordered(groups(of, "causes", "cause"), "lost"),
+            changed=_ordered(groups(of, "changed", "changed"), "lost"),
+        )
+
+
+def _date(day: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(day * _DAY))
+
+
+def _ordered(groups: Mapping[str, CallTotals], figure: str) -> dict[str, CallTotals]:
+    return dict(sorted(groups.items(), key=lambda item: -getattr(item[1], figure)))

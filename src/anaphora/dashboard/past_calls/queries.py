@@ -28,7 +28,7 @@ from .schema import (
     SUMS,
     THIRD,
 )
-from .sums import BlockSums, CallSums
+from .sums import BlockSums, CallTotals
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -103,7 +103,7 @@ class Selection:
         return condition, found
 
 
-class Piece(msgspec.Struct, frozen=True):
+class RangePiece(msgspec.Struct, frozen=True):
     """Part of a range."""
 
     step: int
@@ -112,9 +112,9 @@ class Piece(msgspec.Struct, frozen=True):
     until: float
 
 
-def pieces(since: float, until: float, within: int, state: FillState) -> list[Piece]:
+def pieces(since: float, until: float, within: int, state: FillState) -> list[RangePiece]:
     """`within`: each step must be part of one such longer step."""
-    found: list[Piece] = []
+    found: list[RangePiece] = []
     if state.calls_since and since <= state.calls_since:  # hours, as their calls are not kept
         kept = (state.calls_since // HOUR + 1) * HOUR
         end = min(math.ceil(until / HOUR) * HOUR, kept)
@@ -127,7 +127,7 @@ def pieces(since: float, until: float, within: int, state: FillState) -> list[Pi
 
 def whole_pieces(
     since: float, until: float, state: FillState, steps: Sequence[int] = STEPS
-) -> list[Piece]:
+) -> list[RangePiece]:
     """The range widened to whole steps."""
     first, last = (MINUTE if at >= state.minutes_since else HOUR for at in (since, until))
     since = math.floor(since / first) * first
@@ -135,11 +135,11 @@ def whole_pieces(
     return _split(since, until, steps, state)
 
 
-def _split(since: float, until: float, steps: Sequence[int], state: FillState) -> list[Piece]:
+def _split(since: float, until: float, steps: Sequence[int], state: FillState) -> list[RangePiece]:
     if since >= until:
         return []
     if not steps:
-        return [Piece(0, since, until)]
+        return [RangePiece(0, since, until)]
     step, finer = steps[-1], steps[:-1]
     if step > MINUTE and until > state.longer_until:
         kept = min(max(state.longer_until, since), until)
@@ -153,7 +153,7 @@ def _split(since: float, until: float, steps: Sequence[int], state: FillState) -
         return _split(since, until, finer, state)
     return [
         *_split(since, begin, finer, state),
-        Piece(step, begin, end),
+        RangePiece(step, begin, end),
         *_split(end, until, finer, state),
     ]
 
@@ -165,7 +165,7 @@ def _figure(name: str, masked: bool, masks: Sequence[str]) -> str:
 
 
 def sum_columns(masked: bool, names: Sequence[str] = SUMS, masks: Sequence[str] = MASKS) -> str:
-    """The figures of `CallSums`, summed."""
+    """The figures of `CallTotals`, summed."""
     return ", ".join(f"sum({_figure(name, masked, masks)})" for name in names)
 
 
@@ -174,11 +174,11 @@ def single_columns(masked: bool) -> str:
     return ", ".join(_figure(name, masked, MASKS) for name in SUMS)
 
 
-def call_sums(figures: Sequence[int]) -> CallSums:
-    return CallSums(**dict(zip(CallSums.__struct_fields__, figures, strict=True)))
+def call_sums(figures: Sequence[int]) -> CallTotals:
+    return CallTotals(**dict(zip(CallTotals.__struct_fields__, figures, strict=True)))
 
 
-def _add_sums(groups: dict[Any, CallSums], key: object, figures: Sequence[int]) -> None:
+def _add_sums(groups: dict[Any, CallTotals], key: object, figures: Sequence[int]) -> None:
     sums = call_sums(figures)
     if (known := groups.get(key)) is None:
         groups[key] = sums
@@ -216,23 +216,23 @@ class SumQueries:
                     f"SELECT {columns} FROM {calls} WHERE true{of_calls} GROUP BY {group}", found
                 )
 
-    def points(self) -> dict[int, CallSums]:
+    def points(self) -> dict[int, CallTotals]:
         """By the number of the step."""
         start, seconds = int(self.steps.start), self.steps.seconds
         columns = f"(start - {start}) / {seconds}, {self._sums}"
-        groups: dict[int, CallSums] = {}
+        groups: dict[int, CallTotals] = {}
         for point, *figures in self._rows("sums", columns, "1"):
             # A range that was widened has parts outside of its steps.
             _add_sums(groups, min(max(point, 0), self.steps.count - 1), figures)
         return groups
 
-    def by_name(self) -> tuple[dict[str, CallSums], dict[str, CallSums], dict[str, CallSums]]:
+    def by_name(self) -> tuple[dict[str, CallTotals], dict[str, CallTotals], dict[str, CallTotals]]:
         """By app, by provider and by model."""
         texts = self._of.names(_FILTERS)
         apps, providers, models = (
-            dict[str, CallSums](),
-            dict[str, CallSums](),
-            dict[str, CallSums](),
+            dict[str, CallTotals](),
+            dict[str, CallTotals](),
+            dict[str, CallTotals](),
         )
         columns = f"app, provider, model, {self._sums}"
         for row in self._rows("sums", columns, "1, 2, 3"):
@@ -241,8 +241,8 @@ class SumQueries:
                     _add_sums(groups, texts[id], row[3:])
         return _by_cost(apps), _by_cost(providers), _by_cost(models)
 
-    def causes(self) -> dict[str, CallSums]:
-        texts, groups = self._of.names(("cause",)), dict[str, CallSums]()
+    def causes(self) -> dict[str, CallTotals]:
+        texts, groups = self._of.names(("cause",)), dict[str, CallTotals]()
         columns = f"cause, {self._sums}"
         for id, *figures in self._rows("causes", columns, "1", " AND cause > 0"):
             _add_sums(groups, texts[id], figures)
@@ -267,14 +267,14 @@ class SumQueries:
         return groups
 
 
-def _by_cost(groups: dict[str, CallSums]) -> dict[str, CallSums]:
+def _by_cost(groups: dict[str, CallTotals]) -> dict[str, CallTotals]:
     return dict(sorted(groups.items(), key=lambda item: -item[1].cost_nano_usd))
 
 
-def groups(of: Selection, table: str, column: str) -> dict[str, CallSums]:
+def groups(of: Selection, table: str, column: str) -> dict[str, CallTotals]:
     """All sums of a table by one of its columns, over whole steps and without filters; in the order
     of the first calls."""
-    texts, found = of.names((column,)), dict[int, CallSums]()
+    texts, found = of.names((column,)), dict[int, CallTotals]()
     labels = "" if table in ("tags", "changed") else f" AND label_set = {ALL_CALLS}"
     for piece in whole_pieces(of.since, of.until, of.state):
         for id, *figures in of.database.execute(
@@ -286,9 +286,9 @@ def groups(of: Selection, table: str, column: str) -> dict[str, CallSums]:
     return {texts[id]: sums for id, sums in sorted(found.items())}
 
 
-def days(of: Selection) -> dict[int, CallSums]:
+def days(of: Selection) -> dict[int, CallTotals]:
     """All calls by the number of the UTC day since 1970."""
-    found: dict[int, CallSums] = {}
+    found: dict[int, CallTotals] = {}
     for piece in whole_pieces(of.since, of.until, of.state, STEPS[: STEPS.index(THIRD) + 1]):
         for day, *figures in of.database.execute(
             f"SELECT start / 86400, {sum_columns(of.masked)} FROM sums"

@@ -25,7 +25,7 @@ VERSION: Final = 7
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
 STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
 
-#: The figures of `CallSums`, in its order.
+#: The figures of `CallTotals`, in its order.
 SUMS: Final = (
     "calls", "failed", "input", "read", "written", "output", "cost", "unpriced", "saved", "breaks",
     "lost", "lost_cost", "unbilled",
@@ -144,7 +144,7 @@ CREATE TABLE calls (seq INTEGER PRIMARY KEY, at REAL NOT NULL, segment INTEGER N
 CREATE INDEX calls_at ON calls (at, app, provider, model, outcome, cause, label_set, breaks);
 CREATE INDEX calls_app ON calls (app, at);
 CREATE INDEX calls_conversation ON calls (conversation);
-CREATE TABLE id_pieces (id INTEGER PRIMARY KEY, last INTEGER NOT NULL, ids TEXT NOT NULL);
+CREATE TABLE call_ids (seq INTEGER PRIMARY KEY, ids TEXT NOT NULL);
 CREATE TABLE conversations (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     app INTEGER NOT NULL, provider INTEGER NOT NULL, model INTEGER NOT NULL,
     began REAL NOT NULL, ended REAL NOT NULL, {_integers(FIGURES)});

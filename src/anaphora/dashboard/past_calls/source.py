@@ -41,7 +41,7 @@ from .listing import (
 from .log_tail import PlacedRow, tail_of
 from .queries import Selection, SumQueries, block_sums, first_bytes
 from .schema import ALL_CALLS, MINUTE, THIRD, open_to_read
-from .sums import BlockSums, CallSums, masked
+from .sums import BlockSums, CallTotals, masked
 
 _ERRORS = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
 
@@ -125,7 +125,7 @@ class PastCalls:
             steps, found = queries.steps, queries.points()
             apps, providers, models = queries.by_name()
             causes, failed = queries.causes(), queries.outcomes("app")
-        total = CallSums()
+        total = CallTotals()
         for sums in found.values():
             total.add_sums(sums)
         outcomes: dict[str, int] = {}

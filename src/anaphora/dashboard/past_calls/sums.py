@@ -13,7 +13,7 @@ from anaphora.audit.envelope import AuditEnvelope
 from anaphora.values import Ttl
 
 
-class CallSums(msgspec.Struct, kw_only=True):
+class CallTotals(msgspec.Struct, kw_only=True):
     """The sums of some calls. Amounts are nano-dollars; calls whose cost is unknown are counted
     apart, and not as 0."""
 
@@ -59,7 +59,7 @@ class CallSums(msgspec.Struct, kw_only=True):
         self.lost += call.lost
         self.lost_nano_usd += call.lost_nano_usd or 0
 
-    def add_sums(self, other: CallSums) -> None:
+    def add_sums(self, other: CallTotals) -> None:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from anaphora.audit.group_commit import MOST_ITEMS
 from anaphora.daemon.store import Settlement
-from anaphora.daemon.store.batch import Change, HoldRequest, Operation, Outcome, corrects
-from anaphora.daemon.store.batch_queue import BatchQueue, Pending
+from anaphora.daemon.store.batch import HoldRequest, Operation, Outcome, TableChange, corrects
+from anaphora.daemon.store.batch_queue import BatchQueue, PendingOperation
 from anaphora.daemon.store.tables import ADD_HANDLE
 from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.postgres.connection import UNREACHABLE, described, is_data_error
@@ -43,7 +43,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 _ATTEMPTS = 4
 _TRY_AGAIN = (FENCED, "40P01", "40001")
 
-_PROBE = Change("SELECT 1", ())
+_PROBE = TableChange("SELECT 1", ())
 
 
 class BatchWriter(BatchQueue):
@@ -65,9 +65,9 @@ class BatchWriter(BatchQueue):
         self._epoch = epoch
         self._journal = journal
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Pending] = SimpleQueue()
+        self._queue: SimpleQueue[PendingOperation] = SimpleQueue()
         self._event = asyncio.Event()
-        self._kept: list[Pending] = []
+        self._kept: list[PendingOperation] = []
         self._journalled: set[tuple[str, str]] = set()
         """Holds and kinds of the settlements in the journal."""
         self._wait = _FIRST_WAIT
@@ -78,7 +78,7 @@ class BatchWriter(BatchQueue):
     def replay(self) -> int:
         """Takes what an earlier process left in the journal; written with the next batch."""
         found = self._journal.read() if self._journal is not None else []
-        self._kept += [Pending(one, None, kept=True) for one in found]
+        self._kept += [PendingOperation(one, None, kept=True) for one in found]
         self._journalled.update((one.hold, one.kind) for one in found)
         self.waiting = len(self._kept)
         return len(found)
@@ -100,7 +100,7 @@ class BatchWriter(BatchQueue):
         if self._journal is not None:
             self._journal.close()
 
-    def _send(self, item: Pending | None) -> None:
+    def _send(self, item: PendingOperation | None) -> None:
         if item is not None:
             self._queue.put(item)
         try:
@@ -126,7 +126,7 @@ class BatchWriter(BatchQueue):
                     kept, self._kept = self._kept, []
                     batch = [*kept, *batch]
                     if self.problem is not None:
-                        batch.append(Pending(_PROBE, None))
+                        batch.append(PendingOperation(_PROBE, None))
                     await self._write(batch)
             except Exception as problem:  # never ends the task: callers wait for it
                 _log.exception("the store failed")
@@ -143,7 +143,7 @@ class BatchWriter(BatchQueue):
     def _is_due(self) -> bool:
         return time.monotonic() >= self._next_attempt
 
-    async def _next(self) -> tuple[list[Pending], bool]:
+    async def _next(self) -> tuple[list[PendingOperation], bool]:
         if self.problem is not None or self._kept:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(self._next_attempt - time.monotonic(), 0.0)):
@@ -152,7 +152,7 @@ class BatchWriter(BatchQueue):
             await self._event.wait()
         return self._take_all()
 
-    def _take_all(self) -> tuple[list[Pending], bool]:
+    def _take_all(self) -> tuple[list[PendingOperation], bool]:
         """All that waits, and whether more may come. What is left of a very long queue wakes the
         task again."""
         self._event.clear()
@@ -161,7 +161,7 @@ class BatchWriter(BatchQueue):
             self._event.set()
         return self._gathered_with(batch), not (self._closed and self._queue.empty())
 
-    async def _write(self, batch: Sequence[Pending], *, is_last: bool = True) -> None:
+    async def _write(self, batch: Sequence[PendingOperation], *, is_last: bool = True) -> None:
         """`is_last`: nothing of what was taken from `_kept` is still to be written."""
         if not batch:
             return
@@ -188,7 +188,7 @@ class BatchWriter(BatchQueue):
             self._refused(batch[0], problem)
 
     async def _stalled(
-        self, statement: asyncio.Task[list[Outcome]], batch: Sequence[Pending]
+        self, statement: asyncio.Task[list[Outcome]], batch: Sequence[PendingOperation]
     ) -> None:
         """Tells the callers while the statement is under way, also those that come meanwhile."""
         problem = f"{self._lane.address}: no answer for {PATIENCE:g} s"
@@ -206,7 +206,7 @@ class BatchWriter(BatchQueue):
         error, nothing is."""
         settlements = _settlements(operations)
         requests = [one for one in operations if isinstance(one, HoldRequest)]
-        changes = [one for one in operations if isinstance(one, Change) and one is not _PROBE]
+        changes = [one for one in operations if isinstance(one, TableChange) and one is not _PROBE]
         failed: dict[int, Outcome] = {}
         async with self._lane.connection() as connection:
             self._sent = bool(requests)
@@ -242,7 +242,7 @@ class BatchWriter(BatchQueue):
         raise AssertionError
 
     async def _change(
-        self, connection: Connection, sql: str, changes: Sequence[Change]
+        self, connection: Connection, sql: str, changes: Sequence[TableChange]
     ) -> dict[int, Outcome]:
         """Why changes were refused, by their identity."""
         try:
@@ -262,7 +262,7 @@ class BatchWriter(BatchQueue):
     # ── Outcomes ─────────────────────────────────────────────────────────────────────────────────
 
     async def _written(
-        self, batch: Sequence[Pending], outcomes: Sequence[Outcome], *, is_last: bool
+        self, batch: Sequence[PendingOperation], outcomes: Sequence[Outcome], *, is_last: bool
     ) -> None:
         self._log_success(batch)
         self.problem, self._wait, self._next_attempt = None, _FIRST_WAIT, 0.0
@@ -275,7 +275,9 @@ class BatchWriter(BatchQueue):
         self._end_holds(zip(batch, outcomes, strict=True))
         self._deliver(zip(batch, outcomes, strict=True))
 
-    async def _fail(self, batch: Sequence[Pending], reason: str, *, keep: bool = True) -> None:
+    async def _fail(
+        self, batch: Sequence[PendingOperation], reason: str, *, keep: bool = True
+    ) -> None:
         """`keep`: for the next attempt; not where a statement that writes it is under way."""
         self._log_failure(reason)
         self.problem = reason
@@ -311,12 +313,12 @@ class BatchWriter(BatchQueue):
         else:
             self._journalled.update((one.hold, one.kind) for one in new)
 
-    def _release(self, batch: Sequence[Pending]) -> None:
+    def _release(self, batch: Sequence[PendingOperation]) -> None:
         """It is not known whether these holds were taken."""
         for one in batch:
             self._abandoned(one.operation)
 
-    def _refused(self, one: Pending, problem: BaseException) -> None:
+    def _refused(self, one: PendingOperation, problem: BaseException) -> None:
         outcome = _refusal(one.operation, problem)
         self._end_holds([(one, outcome)])
         self._deliver([(one, None if one.kept else outcome)])
