@@ -74,7 +74,7 @@ async def open_services(
     from .calls.delegation import CallService
     from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
-    from .endpoints.stored import StoredObjects
+    from .endpoints.stored import ObjectRequests
     from .rpc.service import RpcService
 
     store, node = await _open_store(stack, home, files, clock)
@@ -131,7 +131,7 @@ async def open_services(
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
-    stored = StoredObjects(
+    stored = ObjectRequests(
         store,
         forwarder,
         ledger,

@@ -11,8 +11,7 @@ import msgspec
 
 from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
-from anaphora.dashboard.page_site import PAGE_HEADERS, PageSite
+from anaphora.dashboard.page_site import PAGE_HEADERS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.blocks import worst_blocks
 from anaphora.dashboard.pages.conversation import conversation
 from anaphora.dashboard.pages.overview import (
@@ -22,7 +21,7 @@ from anaphora.dashboard.pages.overview import (
     errors_card,
     headline,
 )
-from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.report import report_file
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.values import CallQuery, ConversationRow, ShownCall, View
@@ -44,7 +43,7 @@ class WatchedCalls:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._digests = BlockDigests(secrets.token_bytes(32))
-        self.source = MemorySource(is_side_call=self._is_side_call)
+        self.source = MemoryCalls(is_side_call=self._is_side_call)
         self.notices: deque[tuple[int, str]] = deque(maxlen=_MOST_NOTICES)
         """The numbers of calls, and what was noticed in their responses."""
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from anaphora.cache.simulator import Mark, PlayedBlocks, TokenRuns
 from anaphora.values import Ttl
 
-from .account import BilledLengths
+from .account import BilledLengths, TextBytes
 from .blocks import TraceBlock, TraceBlocks
 from .format import TraceCall
-from .token_scale import TextBytes
 
 
 class SentBlocks:
