@@ -73,7 +73,7 @@ class RouteTable:
                 raise InvalidRequest(reason, path="prefix")
             else:
                 self._prefixed[route.prefix[1:]] = route
-        rows = default_rows()
+        rows = self._rows = default_rows()
         known = [(rows[name], route) for name, route in self._own.items() if name in rows]
         # Models and files of several providers have the same path.
         self._own_headers = [(row.own_header, route) for row, route in known if row.own_header]
@@ -93,7 +93,7 @@ class RouteTable:
             route = self._own_route(path, headers)
             if route is None:
                 return None
-        row = default_rows().get(route.provider)
+        row = self._rows.get(route.provider)
         if row is not None and row.short_path and path == row.short_path:
             path = row.request_path
         return route, path

@@ -181,7 +181,15 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     def codec(self) -> tuple[Wire, str]:
         """The wire in the provider's dialect, and the provider whose models it serves: as it is
         logged where it is not known."""
-        return _codec(self.provider, self.wire, self.host, self.path if self.host else "")
+        return self._spoken()[:2]
+
+    @property
+    def stores_responses(self) -> bool:
+        """Whether a later request may continue the reply by its id."""
+        return self._spoken()[2]
+
+    def _spoken(self) -> tuple[Wire, str, bool]:
+        return _spoken(self.provider, self.wire, self.host, self.path if self.host else "")
 
     def reply(self, codec: Wire) -> Reply:
         """The response; raises when it cannot be read."""
@@ -196,7 +204,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=256)
-def _codec(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str]:
+def _spoken(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str, bool]:
     row = None
     provider = catalog.provider_named(named) if named else None
     if host:
@@ -211,7 +219,8 @@ def _codec(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str]
     codec = wire.get(wire_name) if row is None or is_own else wire.codec_for(row)
     if provider is None:
         provider = row.provider if row is not None else named
-    return codec, provider or wire.PROVIDERS[wire_name]
+    stores = wire.features(wire_name).stores_responses
+    return codec, provider or wire.PROVIDERS[wire_name], stores
 
 
 class _NamedModel(msgspec.Struct):

@@ -173,8 +173,9 @@ def request_of(
     from them before."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
+        stores = wire.features(wire.base_of(defaults.origin)).stores_responses
     else:
-        codec, provider = logged.codec()
+        (codec, provider), stores = logged.codec(), logged.stores_responses
     provider = defaults.provider or provider
     if provider not in catalog.shipped().entries:
         reason = unsupported(provider, logged.model)
@@ -193,7 +194,7 @@ def request_of(
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
     rendered = for_model(rendered if named else replace(rendered, model=model), profile)
-    if chains is not None and answer is not None and wire.features(rendered.wire).stores_responses:
+    if stores and chains is not None and answer is not None:
         written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
     sent = SentCall(
