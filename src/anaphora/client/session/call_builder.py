@@ -29,7 +29,7 @@ from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import within_limit
 from .provider_state import ProviderState
-from .saved_state import stored_response
+from .saved import stored_response
 from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.

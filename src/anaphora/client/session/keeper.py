@@ -28,8 +28,7 @@ from anaphora.rendered.stored import NewPiece, PieceRef
 from anaphora.values import Notice
 
 from .provider_state import ProviderState
-from .saved import PastCall, SavedConversation, SavedState, with_piece
-from .saved_state import save_state
+from .saved import FORMAT, PastCall, SavedConversation, SavedState, save_state, with_piece
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
@@ -124,7 +123,7 @@ class ConversationKeeper:
     def _decode(self, value: bytes | None) -> SavedConversation | None:
         if value is None:
             return None
-        saved = SavedConversation.decode(value)
+        saved = FORMAT.decode(value)
         if self.saved_as == self._name:
             self._value, self._saved = value, saved
         return saved
@@ -188,9 +187,9 @@ class ConversationKeeper:
                 call = with_piece(call, index, await self._store_piece(name, piece))
             saved.append(msgspec.structs.replace(now, call=call))
         saved += known.values() if alone else ()
-        saved.sort(key=lambda each: each.call.at, reverse=True)
+        saved.sort(key=lambda each: each.call.at or 0.0, reverse=True)
         conversation = msgspec.structs.replace(conversation, states=tuple(saved[:_MOST_STATES]))
-        value = conversation.encode()
+        value = FORMAT.encode(conversation)
         await in_time(self._store.set(head_key(name), value, ex=LIFETIME))
         self._value, self._saved = value, conversation
         await self._delete(name, _pieces(current) - conversation.pieces())
@@ -212,6 +211,6 @@ class ConversationKeeper:
 def _pieces(value: object) -> set[bytes]:
     """The pieces that a value lists; none where it cannot be read."""
     try:
-        return SavedConversation.decode(value).pieces()
+        return FORMAT.decode(value).pieces()
     except Exception:
         return set()

@@ -31,8 +31,7 @@ from .handles import Handles
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import ConversationKeeper
 from .provider_state import ProviderState
-from .saved import SavedCompaction, SavedConversation
-from .saved_state import render_past, restore_state
+from .saved import SavedCompaction, SavedConversation, render_past, restore_state
 from .turn_prompt import CompactedHistory, PromptMemory, TurnPrompt
 
 if TYPE_CHECKING:

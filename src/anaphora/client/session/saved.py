@@ -9,21 +9,30 @@ decoded strictly, and one that cannot be used starts the conversation anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
-from anaphora.cache.plan.saved import SavedPlanner
+from anaphora.cache.plan import Planner
+from anaphora.cache.plan.deferred import SentTurn
+from anaphora.cache.plan.saved import SavedPlanner, restore_conversation
+from anaphora.cache.saved_call import (
+    SavedCall,
+    SavedFormat,
+    check_bills,
+    restore_call,
+    save_call,
+)
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.simulator import Span
+from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
+from anaphora.cache.simulator.state import StoredHandle
 from anaphora.cache.simulator.view import Position, SavedCache, Time
 from anaphora.errors import Parse
-from anaphora.prompt import Continuation, PromptIR
-from anaphora.rendered import CacheHandle, ChunkRun, Mark, Plan, Rendered
+from anaphora.prompt import Call, Continuation, PromptIR
+from anaphora.rendered import CacheHandle, ChunkRun, Rendered
 from anaphora.rendered.stored import (
     NewPiece,
     PieceRef,
@@ -34,49 +43,14 @@ from anaphora.rendered.stored import (
     store_run,
 )
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Message, SegmentRole, Ttl, Usage
+from anaphora.values import Conversation, Message, SegmentRole
 
-#: In front of every value: another version is not read.
-_VERSION = b"anaphora conversation 1\n"
+if TYPE_CHECKING:
+    from .provider_state import ProviderState
+    from .turn_prompt import TurnPrompt
+
 _HISTORY, _TAIL = SegmentRole.CONVERSATION, SegmentRole.VOLATILE_TAIL
 _DYNAMIC, _STABLE = SegmentRole.DYNAMIC_CONTEXT, SegmentRole.STABLE_PREFIX
-
-
-class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The last call at one provider."""
-
-    at: Time
-    began: Time
-    usage: Usage
-    marks: tuple[Mark, ...]
-    automatic: Ttl | None
-    only_marks: bool
-    key: str | None
-    held: CacheHandle | None
-    spans: tuple[Span, ...]
-    """The simulator's outcome."""
-    cacheable: Position
-    cache_params: tuple[tuple[str, bytes], ...]
-    bills: Bills
-    runs: tuple[StoredRun, ...]
-    since: Time
-    """When the oldest of its pieces was stored."""
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(
-            marks=self.marks,
-            automatic=self.automatic,
-            only_marks=self.only_marks,
-            key=self.key,
-            held=self.held,
-        )
-
-    def run_like(self, run: ChunkRun) -> StoredRun | None:
-        for stored in self.runs:
-            if (stored.section, stored.role) == (run.section, run.role):
-                return stored
-        return None
 
 
 class SavedHandle(msgspec.Struct, frozen=True):
@@ -160,26 +134,14 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     continuation: Continuation | None
     compaction: SavedCompaction | None
 
-    def encode(self) -> bytes:
-        return _VERSION + _encode(self)
-
-    @classmethod
-    def decode(cls, data: object) -> SavedConversation:
-        """Raises `Parse`, or what msgspec raises, for a value that is none of ours."""
-        if not isinstance(data, bytes):
-            raise Parse(f"the store returned {type(data).__name__} instead of bytes")
-        if not data.startswith(_VERSION):
-            raise Parse("it was written by another version")
-        return _decode(data[len(_VERSION) :])
-
     def pieces(self) -> set[bytes]:
         """The names of all pieces that are stored beside it."""
         refs = (ref for state in self.states for run in state.call.runs for ref in run.pieces)
         return {ref.digest for ref in refs if not ref.packed}
 
 
+FORMAT = SavedFormat(b"anaphora conversation 1\n", SavedConversation)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(SavedConversation).decode
 
 
 class PastCall:
@@ -189,8 +151,8 @@ class PastCall:
         """Raises where the state contradicts itself."""
         for run in saved.call.runs:
             run.check()
-        _check_bills(saved.bills)
-        _check_bills(saved.call.bills)
+        saved.call.check()
+        check_bills(saved.bills)
         self.saved = saved
         self.pieces: dict[bytes, bytes] = {}
         """Those that were read from the store."""
@@ -225,25 +187,7 @@ class PastCall:
                 run or restore_run(stored, self.pieces)
                 for run, stored in zip(self._runs, call.runs, strict=True)
             )
-            chunks = sum(run.count for run in runs)
-            if call.cacheable > chunks or any(mark.chunk >= chunks for mark in call.marks):
-                raise Parse("its marks are behind its end")
-            envelope = msgspec.structs.replace(
-                rendered.envelope, source=None, cache_params=call.cache_params
-            )
-            earlier = msgspec.structs.replace(
-                rendered,
-                runs=runs,
-                cacheable=call.cacheable,
-                envelope=envelope,
-                body_order=None,
-                marks=(),
-                bills=call.bills,
-                notices=(),
-            )
-            self.sent = SentCall(
-                rendered=earlier, plan=call.plan, at=call.at, began=call.began, usage=call.usage
-            )
+            self.sent = restore_call(call, rendered, runs)
         return self.sent
 
     def limited(self, rendered: Rendered) -> Rendered:
@@ -253,7 +197,7 @@ class PastCall:
             if run.role in (_HISTORY, _TAIL):
                 break
             if run.role is _DYNAMIC:
-                stored = self.saved.call.run_like(run)
+                stored = _run_like(self.saved.call, run)
                 now, before = message_digests(run.source), () if stored is None else stored.sources
                 same = _common(now, before)
                 if same < len(now):
@@ -262,37 +206,6 @@ class PastCall:
                     return msgspec.structs.replace(rendered, cacheable=cacheable)
             chunks += run.count
         return rendered
-
-
-def save_call(
-    sent: SentCall, spans: tuple[Span, ...], before: SavedCall | None
-) -> tuple[SavedCall, dict[int, NewPiece]]:
-    """A call as it is stored, and the pieces that its runs lack, by the index of the run."""
-    runs: list[StoredRun] = []
-    new: dict[int, NewPiece] = {}
-    for index, run in enumerate(sent.rendered.runs):
-        stored, piece = store_run(run, None if before is None else before.run_like(run))
-        runs.append(stored)
-        if piece is not None:
-            new[index] = piece
-    plan, usage = sent.marks, sent.usage or Usage()
-    call = SavedCall(
-        at=sent.at or 0.0,
-        began=sent.began or 0.0,
-        usage=msgspec.structs.replace(usage, raw=None),
-        marks=plan.marks,
-        automatic=plan.automatic,
-        only_marks=plan.only_marks,
-        key=plan.key,
-        held=plan.held,
-        spans=spans,
-        cacheable=sent.rendered.cacheable,
-        cache_params=sent.rendered.envelope.cache_params,
-        bills=sent.rendered.bills,
-        runs=tuple(runs),
-        since=before.since if before is not None else sent.at or 0.0,
-    )
-    return call, new
 
 
 def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
@@ -315,11 +228,11 @@ def messages_digest(messages: Iterable[Message], *, ids: bool = True) -> bytes:
     return digest.digest()
 
 
-def _check_bills(bills: Bills) -> None:
-    if any(estimated <= 0 or billed <= 0 for estimated, billed in bills) or any(
-        one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(bills)
-    ):
-        raise ValueError("bills rise")
+def _run_like(call: SavedCall, run: ChunkRun) -> StoredRun | None:
+    for stored in call.runs:
+        if (stored.section, stored.role) == (run.section, run.role):
+            return stored
+    return None
 
 
 def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
@@ -327,3 +240,147 @@ def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
     while same < min(len(one), len(two)) and one[same] == two[same]:
         same += 1
     return same
+
+
+# ── A conversation at one provider ───────────────────────────────────────────────────────────────
+
+
+def save_state(
+    state: ProviderState, before: SavedState | None, *, keep_pieces: bool, chained: bool
+) -> tuple[SavedState, dict[int, NewPiece]]:
+    """For a later session: the state, and the pieces of its prompt that are not stored yet.
+    `before` is what was stored after the last call."""
+    sent, outcome = state.sent, state.outcome
+    assert sent is not None
+    assert outcome is not None
+    planner = state.planner(sent.at or 0.0)
+    known = before.call if before is not None and keep_pieces else None
+    runs, pieces = _store_runs(sent.rendered, known)
+    since = sent.at or 0.0 if known is None else known.since
+    call = save_call(sent, runs, spans=outcome.spans, since=since)
+    cache = SavedCache() if before is None else before.cache
+    saved = SavedState(
+        provider=state.endpoint.id,
+        model=state.target.model,
+        call=call,
+        planner=planner.save(sent.rendered),
+        cache=planner.save_cache(sent.rendered, sent.marks, cache),
+        bills=state.bills,
+        slot=None if state.predictor is None else state.predictor.save(),
+        handle=_saved_handle(state, planner),
+        reply_id=state.reply_id,
+        chain=_saved_chain(state) if chained else None,
+        prefix_change_expected=state.prefix_change_expected,
+    )
+    return saved, pieces
+
+
+def _store_runs(
+    rendered: Rendered, before: SavedCall | None
+) -> tuple[tuple[StoredRun, ...], dict[int, NewPiece]]:
+    """The runs of a prompt as they are stored, and the pieces that they lack, by the index of the
+    run."""
+    runs: list[StoredRun] = []
+    new: dict[int, NewPiece] = {}
+    for index, run in enumerate(rendered.runs):
+        stored, piece = store_run(run, None if before is None else _run_like(before, run))
+        runs.append(stored)
+        if piece is not None:
+            new[index] = piece
+    return tuple(runs), new
+
+
+def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> None:
+    """Continues what an earlier session saved; `here`: with the same client."""
+    target, call = state.target, saved.call
+    state.past = PastCall(saved)
+    state.simulated = SentTurn(Outcome(call.spans))
+    state.reply_id, state.chain = saved.reply_id, saved.chain
+    state.prefix_change_expected = saved.prefix_change_expected
+    state.bills = saved.bills
+    planner = state.planner(call.at or 0.0)
+    planner.state = restore_conversation(target.memory, saved.planner, here=here)
+    if saved.handle is not None:
+        held = saved.handle
+        stored = StoredHandle(held.tokens, held.since, held.expires)
+        with target.memory.lock:
+            target.memory.current().restore_handle(held.handle.handle, stored)
+        planner.handles.hold(held.handle, held.expires)
+
+
+def render_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
+    """The prompt of a call that follows one of an earlier session."""
+    past.rendered = state.target.render(call, past.rendered)
+    return past.rendered
+
+
+def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
+    """The same as the provider would cache it; the first time, what the call left is restored."""
+    rendered = render_past(state, past, call)
+    if state.sent is None:
+        state.sent = past.resolve(rendered)
+        prompt = RenderedPrompt(state.sent.rendered, state.sent.marks)
+        with state.target.memory.lock:
+            state.target.memory.current().restore(prompt, past.saved.cache)
+        if state.predictor is not None and past.saved.slot is not None:
+            state.predictor.restore(past.saved.slot, state.sent.rendered)
+    return past.limited(rendered)
+
+
+def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
+    held = planner.handles.held
+    if held is None:
+        return None
+    with state.target.memory.lock:
+        stored = state.target.memory.current().saved_handle(held[0].handle)
+    if stored is None:
+        return None
+    return SavedHandle(held[0], stored.tokens, stored.since, held[1])
+
+
+def _saved_chain(state: ProviderState) -> SavedChain | None:
+    committed, stored = state.committed, state.stored
+    if not state.endpoint.features.stores_responses or committed is None:
+        return None
+    begins = b"" if stored is None else beginning_digest(stored)
+    return SavedChain(len(committed), messages_digest(committed), begins)
+
+
+# ── Responses that the provider stores ────────────────────────────────────────────────────────────
+
+
+def stored_response(
+    state: ProviderState, turn: TurnPrompt, store: bool | None
+) -> Continuation | None:
+    """Continues the last reply here, where the provider has stored it and the prompt still begins
+    with the stored one. `store` is the app's choice; None: as its prompt did."""
+    if state.reply_id is None or not (store or (store is None and turn.continues)):
+        return None
+    if state.chain is not None:
+        _follow(state, turn)
+    committed = state.committed
+    if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+        return None
+    if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
+        return None
+    return Continuation(state.reply_id, committed[-1].id)
+
+
+def _follow(state: ProviderState, turn: TurnPrompt) -> None:
+    """Compares a prompt with the stored response of an earlier session."""
+    chain, state.chain = state.chain, None
+    if chain is None or len(turn.history) < chain.messages:
+        return
+    history = turn.history.prefix(chain.messages)
+    if messages_digest(history) == chain.digest:
+        state.committed = history
+        state.stored = turn.ir if beginning_digest(turn.ir) == chain.begins else None
+
+
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those of a stored response. They are not sent
+    again, so the model would continue with the stored ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)
