@@ -520,7 +520,7 @@ def test_conversation_that_an_earlier_commit_stored_is_continued(emu: Emulator, 
                 await backend.session().send("Go on")
             backend.rows = list(rows)
             response = await backend.session().send("Go on")
-            assert codes(response) == []
+            assert set(codes(response)) <= {"price_unknown"}
             assert verdict_of(response).result != "first"
             assert verdict_of(await backend.session().send("Go on")).result == "hit"
 

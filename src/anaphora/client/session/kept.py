@@ -25,7 +25,7 @@ from anaphora.rendered import Plan
 from anaphora.rendered.plan import misfit
 from anaphora.values import Conversation, Message, Notice, SegmentRole
 
-from .cached_prefix import CachedPrefix, cached_prefix
+from .cached_prefix import CachedPrefix
 from .call_builder import CallBuilder, PromptSource
 from .handles import Handles
 from .keep_warm import CacheRefresher, refresh_request
@@ -337,12 +337,9 @@ class KeptConversation(Caller):
         return self._watchers
 
     @property
-    def current_state(self) -> ProviderState:
-        return self._state(self._route.current)
-
-    def cached_prefix(self, at: float) -> CachedPrefix | None:
-        state = self.current_state
-        return None if self._last_turn is None else cached_prefix(state, at)
+    def refreshed_state(self) -> ProviderState | None:
+        """The state whose prefix is kept alive; None before the first call."""
+        return None if self._last_turn is None else self._state(self._route.current)
 
     def prepare_refresh(self, state: ProviderState, prefix: CachedPrefix) -> PreparedRequest | None:
         assert self._last_turn is not None

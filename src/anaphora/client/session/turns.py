@@ -221,7 +221,7 @@ class SessionTurns(KeptConversation):
         flight.judgement = None if judgement is None else judgement.complete
         warm: tuple[Notice, ...] = ()
         if self._refresher is not None and not request.prewarm:
-            paid, warm = self._refresher.take_cost()
+            paid, warm = self._refresher.pause.cost()
             if judgement is not None:
                 judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
