@@ -583,6 +583,23 @@ def test_fork_is_stored_under_its_own_id_or_not_at_all(emu: Emulator) -> None:
     asyncio.run(run())
 
 
+def test_fork_of_a_loaded_conversation_is_compared_with_the_stored_call(emu: Emulator) -> None:
+    async def run() -> None:
+        store: dict[str, bytes] = {}
+        async with opened(emu.url, "anthropic", store) as client:
+            backend = Backend(client)
+            await backend.session().send(" ".join(str(n * n) for n in range(2000)))
+            before = dict(store)
+            chat = backend.session()
+            await chat.load()
+            fork = chat.fork()
+            assert fork.id is None
+            assert verdict_of(await fork.send("Two")).result == "hit"
+            assert store == before
+
+    asyncio.run(run())
+
+
 def test_forgotten_conversation_begins_anew(emu: Emulator) -> None:
     async def run() -> None:
         store: dict[str, bytes] = {}

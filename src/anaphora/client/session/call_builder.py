@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import state_text
-from anaphora.client.content import ToolSet
+from anaphora.client.arguments import seconds_of, state_text
+from anaphora.client.content import Content, ToolSet, messages_of
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.options import Prompt, StateText
+from anaphora.client.options import Prompt, StateText, TurnOptions
+from anaphora.client.parameters import params_of
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
@@ -164,6 +165,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if not own:
             self.usual_params[state.target, stream] = params
         return params
+
+    def request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
+        """A turn with this content; `options` are parameters of this call alone."""
+        timeout = options.pop("timeout", None) if options else None
+        # Nearly every turn is a text.
+        text = content if isinstance(content, str) and not content.isspace() else ""
+        return TurnRequest(
+            messages=(Message.user(text),) if text else messages_of(content),
+            params=params_of(options, tools=self.tools.source.current) if options else {},
+            output=None if output is None else self.output(output),
+            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
+        )
 
     def output(self, output: Any) -> Structured[Any] | None:
         """The form of a reply. Built once for a type; for a schema that is used again, pass the

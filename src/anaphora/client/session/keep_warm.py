@@ -37,7 +37,7 @@ from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
-    from .kept import KeptConversation
+    from .turns import SessionTurns
 
 
 def keep_warm_of(value: Any) -> KeepWarm | None:
@@ -67,7 +67,7 @@ class CacheRefresher:
     """The refreshes of one session: a timer, and the call that it begins."""
 
     def __init__(
-        self, session: KeptConversation, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
+        self, session: SessionTurns, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
     ) -> None:
         """`among` are those of all sessions, for the client to end."""
         among.add(self)
@@ -120,7 +120,7 @@ class CacheRefresher:
         if session is not None:
             self._task = asyncio.get_running_loop().create_task(self._refresh(session))
 
-    async def _refresh(self, session: KeptConversation) -> None:
+    async def _refresh(self, session: SessionTurns) -> None:
         try:
             if await self._refresh_once(session) and not session.in_flight:
                 self._schedule()
@@ -132,7 +132,7 @@ class CacheRefresher:
             log(logging.ERROR, "keep_warm failed", problem)
             self.pause.failed(problem)
 
-    async def _refresh_once(self, session: KeptConversation) -> bool:
+    async def _refresh_once(self, session: SessionTurns) -> bool:
         """Whether a refresh was sent, and another may follow."""
         now, state, pause = time.time(), session.refreshed_state, self.pause
         if state is None or session.in_flight:
@@ -161,7 +161,7 @@ class RefreshCall(Caller):
     """One refresh of a session's prefix."""
 
     def __init__(
-        self, session: KeptConversation, state: ProviderState, prepared: PreparedRequest
+        self, session: SessionTurns, state: ProviderState, prepared: PreparedRequest
     ) -> None:
         super().__init__(timeout=None, on_wait=None, watchers=session.watchers)
         self._session = session

@@ -23,17 +23,37 @@ from anaphora.client.conversations import (
     piece_key,
 )
 from anaphora.client.failures import described, log
+from anaphora.client.routing import SessionRoute
 from anaphora.client.target import Target
+from anaphora.prompt import Call
+from anaphora.rendered import Plan
+from anaphora.rendered.plan import misfit
 from anaphora.rendered.stored import NewPiece, PieceRef
 from anaphora.values import Notice
 
+from .handles import Handles
 from .provider_state import ProviderState
-from .saved import FORMAT, PastCall, SavedConversation, SavedState, save_state, with_piece
+from .saved import (
+    FORMAT,
+    PastCall,
+    SavedConversation,
+    SavedState,
+    render_past,
+    restore_state,
+    save_state,
+    with_piece,
+)
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
 #: Providers and models of one conversation that are stored: the latest.
 _MOST_STATES = 8
+
+NOT_LOADED = Notice(
+    "conversation_not_loaded",
+    "what is stored of the conversation is not known yet: await load() first",
+    "id",
+)
 
 
 class ConversationKeeper:
@@ -60,9 +80,10 @@ class ConversationKeeper:
     def process(self) -> str:
         return f"{self._process} {os.getpid()}"
 
-    def forked(self, name: str | None) -> ConversationKeeper | None:
-        """For a fork with this id. It loads the original where that was not loaded yet."""
-        if name is None and self.loaded:
+    def forked(self, name: str | None, *, past: bool) -> ConversationKeeper | None:
+        """For a fork with this id. It loads the original where that was not loaded yet; `past`: or
+        the bytes of its last call."""
+        if name is None and self.loaded and not past:
             return None
         other = ConversationKeeper(self._store, self._name, self._process, saved_as=name)
         other.loaded = self.loaded
@@ -104,12 +125,59 @@ class ConversationKeeper:
             if isinstance(packed, bytes)
         }
 
-    def load_pieces_now(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
+    def _load_pieces_now(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
         if isinstance(self._store, InProcessConversations):
             for ref in refs:
                 packed = self._store.get_now(piece_key(self._name, ref.digest))
                 if packed is not None:
                     past.pieces[ref.digest] = packed
+
+    def restore_states(
+        self, saved: SavedConversation, route: SessionRoute, holders: set[Handles]
+    ) -> dict[Target, ProviderState] | None:
+        """The states that an earlier session saved, where they can be used; `holders` are all
+        handles that hold something."""
+        states: dict[Target, ProviderState] = {}
+        try:
+            for one in saved.states:
+                target = route.find(one.provider, one.model)
+                if target is not None:
+                    state = states[target] = ProviderState(target.begun())
+                    restore_state(state, one, here=saved.process == self.process)
+                    if one.handle is not None:
+                        state.handles = Handles(state, holders)
+                        state.handles.restore(one.handle.handle.handle, one.handle.expires)
+        except Exception as problem:
+            self.reject(problem)
+            return None
+        return states
+
+    async def load_past(self, state: ProviderState, past: PastCall, call: Call) -> bool:
+        """Compares the prompt with the last call of an earlier session, whose bytes are loaded only
+        where it has changed. False: the call cannot be restored."""
+        rendered = render_past(state, past, call)
+        try:
+            if missing := past.missing(rendered):
+                await self.load_pieces(past, missing)
+            past.resolve(rendered)
+            held = past.saved.handle
+            if held is not None and misfit(rendered, held.handle) is None:
+                # A name that no request can carry is found here.
+                state.endpoint.wire.assemble(rendered, Plan(held=held.handle))
+        except Exception as problem:
+            self.reject(problem)
+            return False
+        return True
+
+    def load_past_now(self, state: ProviderState, past: PastCall, call: Call) -> bool:
+        """The same without waiting; False where its bytes would have to be waited for."""
+        try:
+            rendered = render_past(state, past, call)
+            self._load_pieces_now(past, past.missing(rendered))
+            past.resolve(rendered)
+        except Exception:
+            return False
+        return True
 
     def reject(self, problem: Exception) -> None:
         """What is stored cannot be used."""

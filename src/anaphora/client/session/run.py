@@ -137,11 +137,11 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         if self._usd is not None:
             self._check_priced()
         for _ in range(CLOSE_TICKS):  # a run that was left by `break` may still be closing
-            if not session.busy:
+            if not session.turns.busy:
                 break
             await asyncio.sleep(0)
-        session.check_idle()
-        session.running = True
+        session.turns.check_idle()
+        session.turns.running = True
         began = time.monotonic()
         self._until = None if self._seconds is None else began + self._seconds
         try:
@@ -159,7 +159,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                     else:
                         yield step
         finally:
-            session.running = False
+            session.turns.running = False
 
     async def _take_steps(
         self, *, stream: bool
@@ -167,13 +167,13 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         """Events, results, and at last the reason to stop."""
         session = self._session
         if session.id is not None:
-            await session._load()  # new messages follow a history that is compacted already
+            await session.turns.load()  # new messages follow a history that is compacted already
         if self._messages:
             self._check_answered()
             for message in self._messages:
                 self._failures += session.keep(message)
         else:
-            session.check_unfinished()
+            session.turns.check_unfinished()
         while True:
             if self._left() == 0.0:  # before tools are begun, too
                 yield "seconds"
