@@ -27,8 +27,8 @@ from anaphora.cache.saved_call import (
 )
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator.simulator import StoredHandle
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
-from anaphora.cache.simulator.state import StoredHandle
 from anaphora.cache.simulator.view import Position, SavedCache, Time
 from anaphora.errors import Parse
 from anaphora.prompt import Call, Continuation, PromptIR

@@ -49,7 +49,7 @@ from anaphora.daemon.values import App, AppCall, AppReply, StreamHead, StreamPie
 from anaphora.errors import Denied, NotGranted, Timeout
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
-from anaphora.wire.errors import REQUEST_IDS
+from anaphora.wire.response_headers import REQUEST_IDS
 
 from .bill import CallBill
 from .conversations import CallMemory, RememberedCall

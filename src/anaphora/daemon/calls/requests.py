@@ -12,8 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire
-from anaphora.analysis.conversation_plans import ReadRequest, read_split
-from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.canonical import string
@@ -38,6 +36,8 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
+from anaphora.traffic.planning import ReadRequest, read_split
+from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.gemini.params import path_of

@@ -15,7 +15,6 @@ import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache import saved_blocks as blocks
 from anaphora.cache.compared_prompt import ComparedPrompt
@@ -27,6 +26,7 @@ from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState
 from anaphora.rendered import Plan
 from anaphora.rendered.stored import StoredRun
 from anaphora.tokens import learned, tokens_in
+from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
 
 if TYPE_CHECKING:
     from .conversations import RememberedCall
