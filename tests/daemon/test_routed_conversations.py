@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.routed_calls import Nodes, RoutedCall
 from support.servers import RedisServer, run_in_thread
+from support.shared_memory import MemoryState
 
 from anaphora.daemon.shared_state import SavedRecord, SharedState
-from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.shared_state.redis import PREFIX, RedisState
 from anaphora.daemon.shared_state.redis_connection import TIMEOUT, RedisAddress, RedisConnection
 
@@ -181,11 +181,11 @@ class _OneMemory:
 
     def __init__(self) -> None:
         self._opened = 0
-        self._state = MemoryState(alone=False)
+        self._state = MemoryState()
 
     def open(self) -> SharedState:
         if self._opened % 3 == 0:
-            self._state = MemoryState(alone=False)
+            self._state = MemoryState()
         self._opened += 1
         return self._state
 
@@ -314,7 +314,7 @@ def test_record_of_an_earlier_commit_counts_as_not_known() -> None:
     """Nodes of both versions run during an upgrade; the record was written by f17e2632."""
     written = {name: value for name, value in EARLIER["node"].items() if name != "names"}
     record_id, version, data, digests = (b64decode(each) for each in written.values())
-    state, before = MemoryState(alone=False), SavedRecord(record_id, version, data)
+    state, before = MemoryState(), SavedRecord(record_id, version, data)
     names = [b64decode(each) for each in EARLIER["node"]["names"]]
     state.save(before, b"", names, lambda first: digests[first * 16 :], 0)
 
