@@ -298,7 +298,8 @@ class Session:
         price = target.price(at, call.params.service_tier or "")
         state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
         turns.history.take(turn)
-        state.reply_id, state.committed, state.stored = reply.id or None, history, turn.ir
+        last = state.reply
+        last.id, last.committed, last.prompt = reply.id or None, history, turn.ir
         turns.route.settle(target, turns.states)
         return True
 
@@ -344,9 +345,8 @@ class Session:
             await self._release()
 
     async def _release(self) -> None:
-        for state in self.turns.states.values():
-            if state.handles is not None:
-                await state.handles.release()
+        for handles in self.turns.handles.values():
+            await handles.release()
 
     @property
     def id(self) -> str | None:

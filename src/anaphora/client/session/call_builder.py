@@ -30,7 +30,6 @@ from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import within_limit
 from .provider_state import ProviderState
-from .saved import stored_response
 from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
@@ -128,7 +127,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if not whole and not request.prewarm:
             continuation = prompt.continuation  # the prompt's own, the first time
             if continuation is None and state.endpoint.features.stores_responses:
-                continuation = stored_response(state, turn, self.store)
+                continuation = state.reply.continued(turn, self.store)
         ir = PromptIR(
             system_text=prompt.system_text,
             system_blocks=prompt.system_blocks,
@@ -200,8 +199,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self.diagnose and state.reply_id is not None:
-            earlier = Earlier(state.endpoint.system, state.reply_id)
+        if self.diagnose and state.reply.id is not None:
+            earlier = Earlier(state.endpoint.system, state.reply.id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)

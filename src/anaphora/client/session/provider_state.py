@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from decimal import Decimal
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from weakref import ref
 
 import msgspec
@@ -28,15 +28,12 @@ from anaphora.client.failures import reported
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.response import Record
 from anaphora.client.target import Target
-from anaphora.prompt import Call, PromptIR
+from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Notice, Reply, Thinking, Usage
+from anaphora.values import Notice, Reply, Thinking, Usage
 
-from .saved import PastCall, SavedChain, continue_past
-
-if TYPE_CHECKING:
-    from .handles import Handles
+from .saved import LastReply, PastCall
 
 
 class ProviderState:
@@ -50,19 +47,11 @@ class ProviderState:
         self.sent: SentCall | None = None
         self.simulated: SentTurn | None = None
         """The same for the simulator."""
-        self.reply_id: str | None = None
-        """The provider's id of the last reply."""
-        self.committed: Conversation | None = None
-        """The conversation that ends with that reply."""
-        self.stored: PromptIR | None = None
-        """The rest of the prompt of that reply."""
-        self.handles: Handles | None = None
+        self.reply = LastReply()
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
         self.past: PastCall | None = None
         """The last call, where an earlier session made it, until this one was answered."""
-        self.chain: SavedChain | None = None
-        """The response that it is stored in, until the prompt was compared with it."""
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
@@ -84,7 +73,7 @@ class ProviderState:
     def fork(self) -> Self:
         """The same past; what follows is separate."""
         other = copy.copy(self)
-        other.handles = None
+        other.reply = copy.copy(self.reply)
         other._planner = None if self._planner is None else self._planner.fork()
         other.predictor = None if self.predictor is None else self.predictor.fork()
         return other
@@ -102,7 +91,10 @@ class ProviderState:
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
         else:
-            rendered = continue_past(self, self.past, call)
+            rendered = self.past.render(self.target, call)
+            if self.sent is None:
+                self.sent = self.past.restore(rendered, self.target, self.predictor)
+            rendered = self.past.limited(rendered)
         if self.bills:
             rendered = replace(rendered, bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at)

@@ -15,21 +15,18 @@ import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
-from anaphora.cache.plan import Planner
-from anaphora.cache.plan.deferred import SentTurn
-from anaphora.cache.plan.saved import SavedPlanner, restore_conversation
+from anaphora.cache.plan.saved import SavedPlanner
 from anaphora.cache.saved_call import (
     SavedCall,
     SavedFormat,
     check_bills,
     restore_call,
-    save_call,
 )
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.simulator import Outcome, RenderedPrompt
-from anaphora.cache.simulator.simulator import StoredHandle
+from anaphora.cache.simulator import RenderedPrompt, SlotPredictor
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
 from anaphora.cache.simulator.view import Position, SavedCache, Time
+from anaphora.client.target import Target
 from anaphora.errors import Parse
 from anaphora.prompt import Call, Continuation, PromptIR
 from anaphora.rendered import CacheHandle, ChunkRun, Rendered
@@ -46,7 +43,6 @@ from anaphora.tokens import Bills
 from anaphora.values import Conversation, Message, SegmentRole
 
 if TYPE_CHECKING:
-    from .provider_state import ProviderState
     from .turn_prompt import TurnPrompt
 
 _HISTORY, _TAIL = SegmentRole.CONVERSATION, SegmentRole.VOLATILE_TAIL
@@ -190,6 +186,23 @@ class PastCall:
             self.sent = restore_call(call, rendered, runs)
         return self.sent
 
+    def render(self, target: Target, call: Call) -> Rendered:
+        """The prompt of a call that follows this one."""
+        self.rendered = target.render(call, self.rendered)
+        return self.rendered
+
+    def restore(
+        self, rendered: Rendered, target: Target, predictor: SlotPredictor | None
+    ) -> SentCall:
+        """The last call; what it left at the provider is restored."""
+        sent = self.resolve(rendered)
+        with target.memory.lock:
+            prompt = RenderedPrompt(sent.rendered, sent.marks)
+            target.memory.current().restore(prompt, self.saved.cache)
+        if predictor is not None and self.saved.slot is not None:
+            predictor.restore(self.saved.slot, sent.rendered)
+        return sent
+
     def limited(self, rendered: Rendered) -> Rendered:
         """The prompt, whose reusable part ends with the dynamic context that has changed since."""
         chunks = 0
@@ -208,6 +221,52 @@ class PastCall:
         return rendered
 
 
+class LastReply:
+    """The last reply at one provider, which the next call continues where the provider has stored
+    it."""
+
+    def __init__(self, reply_id: str | None = None, chain: SavedChain | None = None) -> None:
+        self.id = reply_id
+        """The provider's."""
+        self.committed: Conversation | None = None
+        """The conversation that ends with it."""
+        self.prompt: PromptIR | None = None
+        """The rest of the prompt that it answers."""
+        self._chain = chain
+        """What an earlier session knew of these, until a prompt was compared with it."""
+
+    def continued(self, turn: TurnPrompt, store: bool | None) -> Continuation | None:
+        """Continues it, where the prompt still begins with the stored one. `store` is the app's
+        choice; None: as its prompt did."""
+        if self.id is None or not (store or (store is None and turn.continues)):
+            return None
+        if self._chain is not None:
+            self._follow(self._chain, turn)
+        committed = self.committed
+        if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+            return None
+        if turn.is_whole and (self.prompt is None or not _begins_alike(self.prompt, turn.ir)):
+            return None
+        return Continuation(self.id, committed[-1].id)
+
+    def _follow(self, chain: SavedChain, turn: TurnPrompt) -> None:
+        """Compares a prompt with the stored response of an earlier session."""
+        self._chain = None
+        if len(turn.history) < chain.messages:
+            return
+        history = turn.history.prefix(chain.messages)
+        if messages_digest(history) == chain.digest:
+            self.committed = history
+            self.prompt = turn.ir if _beginning_digest(turn.ir) == chain.begins else None
+
+    def chain(self) -> SavedChain | None:
+        """For a later session."""
+        if self.committed is None:
+            return None
+        begins = b"" if self.prompt is None else _beginning_digest(self.prompt)
+        return SavedChain(len(self.committed), messages_digest(self.committed), begins)
+
+
 def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
     """The call with the piece that the run at `index` lacked."""
     run = call.runs[index]
@@ -215,7 +274,7 @@ def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
     return msgspec.structs.replace(call, runs=(*call.runs[:index], run, *call.runs[index + 1 :]))
 
 
-def beginning_digest(prompt: PromptIR) -> bytes:
+def _beginning_digest(prompt: PromptIR) -> bytes:
     """Of system prompt and stable prefix, which a stored response holds."""
     stable = message_digests(prompt.run(_STABLE))
     return blake3(_encode((prompt.system_field(), stable))).digest()
@@ -242,40 +301,16 @@ def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
     return same
 
 
-# ── A conversation at one provider ───────────────────────────────────────────────────────────────
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those of a stored response. They are not sent
+    again, so the model would continue with the stored ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)
 
 
-def save_state(
-    state: ProviderState, before: SavedState | None, *, keep_pieces: bool, chained: bool
-) -> tuple[SavedState, dict[int, NewPiece]]:
-    """For a later session: the state, and the pieces of its prompt that are not stored yet.
-    `before` is what was stored after the last call."""
-    sent, outcome = state.sent, state.outcome
-    assert sent is not None
-    assert outcome is not None
-    planner = state.planner(sent.at or 0.0)
-    known = before.call if before is not None and keep_pieces else None
-    runs, pieces = _store_runs(sent.rendered, known)
-    since = sent.at or 0.0 if known is None else known.since
-    call = save_call(sent, runs, spans=outcome.spans, since=since)
-    cache = SavedCache() if before is None else before.cache
-    saved = SavedState(
-        provider=state.endpoint.id,
-        model=state.target.model,
-        call=call,
-        planner=planner.save(sent.rendered),
-        cache=planner.save_cache(sent.rendered, sent.marks, cache),
-        bills=state.bills,
-        slot=None if state.predictor is None else state.predictor.save(),
-        handle=_saved_handle(state, planner),
-        reply_id=state.reply_id,
-        chain=_saved_chain(state) if chained else None,
-        prefix_change_expected=state.prefix_change_expected,
-    )
-    return saved, pieces
-
-
-def _store_runs(
+def store_runs(
     rendered: Rendered, before: SavedCall | None
 ) -> tuple[tuple[StoredRun, ...], dict[int, NewPiece]]:
     """The runs of a prompt as they are stored, and the pieces that they lack, by the index of the
@@ -288,99 +323,3 @@ def _store_runs(
         if piece is not None:
             new[index] = piece
     return tuple(runs), new
-
-
-def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> None:
-    """Continues what an earlier session saved; `here`: with the same client."""
-    target, call = state.target, saved.call
-    state.past = PastCall(saved)
-    state.simulated = SentTurn(Outcome(call.spans))
-    state.reply_id, state.chain = saved.reply_id, saved.chain
-    state.prefix_change_expected = saved.prefix_change_expected
-    state.bills = saved.bills
-    planner = state.planner(call.at or 0.0)
-    planner.state = restore_conversation(target.memory, saved.planner, here=here)
-    if saved.handle is not None:
-        held = saved.handle
-        stored = StoredHandle(held.tokens, held.since, held.expires)
-        with target.memory.lock:
-            target.memory.current().restore_handle(held.handle.handle, stored)
-        planner.handles.hold(held.handle, held.expires)
-
-
-def render_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
-    """The prompt of a call that follows one of an earlier session."""
-    past.rendered = state.target.render(call, past.rendered)
-    return past.rendered
-
-
-def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
-    """The same as the provider would cache it; the first time, what the call left is restored."""
-    rendered = render_past(state, past, call)
-    if state.sent is None:
-        state.sent = past.resolve(rendered)
-        prompt = RenderedPrompt(state.sent.rendered, state.sent.marks)
-        with state.target.memory.lock:
-            state.target.memory.current().restore(prompt, past.saved.cache)
-        if state.predictor is not None and past.saved.slot is not None:
-            state.predictor.restore(past.saved.slot, state.sent.rendered)
-    return past.limited(rendered)
-
-
-def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
-    held = planner.handles.held
-    if held is None:
-        return None
-    with state.target.memory.lock:
-        stored = state.target.memory.current().saved_handle(held[0].handle)
-    if stored is None:
-        return None
-    return SavedHandle(held[0], stored.tokens, stored.since, held[1])
-
-
-def _saved_chain(state: ProviderState) -> SavedChain | None:
-    committed, stored = state.committed, state.stored
-    if not state.endpoint.features.stores_responses or committed is None:
-        return None
-    begins = b"" if stored is None else beginning_digest(stored)
-    return SavedChain(len(committed), messages_digest(committed), begins)
-
-
-# ── Responses that the provider stores ────────────────────────────────────────────────────────────
-
-
-def stored_response(
-    state: ProviderState, turn: TurnPrompt, store: bool | None
-) -> Continuation | None:
-    """Continues the last reply here, where the provider has stored it and the prompt still begins
-    with the stored one. `store` is the app's choice; None: as its prompt did."""
-    if state.reply_id is None or not (store or (store is None and turn.continues)):
-        return None
-    if state.chain is not None:
-        _follow(state, turn)
-    committed = state.committed
-    if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
-        return None
-    if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
-        return None
-    return Continuation(state.reply_id, committed[-1].id)
-
-
-def _follow(state: ProviderState, turn: TurnPrompt) -> None:
-    """Compares a prompt with the stored response of an earlier session."""
-    chain, state.chain = state.chain, None
-    if chain is None or len(turn.history) < chain.messages:
-        return
-    history = turn.history.prefix(chain.messages)
-    if messages_digest(history) == chain.digest:
-        state.committed = history
-        state.stored = turn.ir if beginning_digest(turn.ir) == chain.begins else None
-
-
-def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
-    """Whether system prompt and stable prefix are those of a stored response. They are not sent
-    again, so the model would continue with the stored ones."""
-    if stored.system_field() != prompt.system_field():
-        return False
-    before, now = stored.run(_STABLE), prompt.run(_STABLE)
-    return len(before) == len(now) == now.common_prefix(before)

@@ -66,6 +66,7 @@ class SessionTurns(Caller):
         self.history = history
         self._on_prefix_break: OnPrefixBreak = on_prefix_break
         self.states: dict[Target, ProviderState] = {}
+        self.handles: dict[Target, Handles] = {}
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
         self._turn: TurnPrompt | None = None
@@ -93,6 +94,7 @@ class SessionTurns(Caller):
             other.keep_with(self.keeper.forked(name, past=past))
         other.history = self.history.fork(stored=other.keeper is not None)
         other.states = {target: state.fork() for target, state in self.states.items()}
+        other.handles = {}
         other._turn = None
         other._audit_id, other._audited = "", 0
         other._busy = other.running = False
@@ -138,19 +140,20 @@ class SessionTurns(Caller):
         return self._turn
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
-        state, request = self.state(flight.targets[index]), flight.request
-        prompt = self._prompt()
+        target, request = flight.targets[index], flight.request
+        state, prompt = self.state(target), self._prompt()
         if state.past is not None and self.keeper is not None:
             call = self.builder.call(state, prompt, request, stream=flight.stream, whole=again)
             if not await self.keeper.load_past(state, state.past, call):  # it is forgotten
                 self.load_notices = self.keeper.notices
-                target = flight.targets[index]
-                state = self.states[target] = ProviderState(state.target)
+                self.states[target] = state = ProviderState(state.target)
+                self.handles.pop(target, None)
+        handles = self.handles.get(target)
         # A prompt that was too long is compacted; otherwise what it referred to is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
-        if whole and state.handles is not None:
-            state.handles.forget()
+        if whole and handles is not None:
+            handles.forget()
         prepared = self.builder.prepare(
             state, prompt, request, stream=flight.stream, whole=whole, too_long=too_long
         )
@@ -167,9 +170,9 @@ class SessionTurns(Caller):
         if whole:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
-            if state.handles is None:
-                state.handles = Handles(state, self._holders)
-            await state.handles.run_preludes(prepared)
+            if handles is None:
+                handles = self.handles[target] = Handles(state, self._holders)
+            await handles.run_preludes(prepared)
         assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
         prepared.outgoing = state.endpoint.outgoing(assembled)
         if prepared.plan.held is not None:
@@ -211,7 +214,7 @@ class SessionTurns(Caller):
         if not request.prewarm:
             if prepared.turn is not None:
                 self.last_turn = prepared.turn, request
-            state.reply_id = reply.id or None
+            state.reply.id = reply.id or None
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)
@@ -241,8 +244,8 @@ class SessionTurns(Caller):
             conversation = self.history.messages.append(*added, reply)
         unsaved = self.history.answer(conversation, len(added) + 1)
         # A stored response is continued where it holds the beginning of the prompt.
-        state.committed = conversation if turn is not None else None
-        state.stored = turn.ir if turn is not None else None
+        state.reply.committed = conversation if turn is not None else None
+        state.reply.prompt = turn.ir if turn is not None else None
         if unsaved:
             flight.guarded("save_failed", None, self.history.save_pending)
 
@@ -328,11 +331,15 @@ class SessionTurns(Caller):
 
     def _restore(self, keeper: ConversationKeeper, saved: SavedConversation | None) -> None:
         """Continues from what an earlier session saved."""
-        states = None if saved is None else keeper.restore_states(saved, self.route, self._holders)
-        if saved is None or states is None:
+        restored = None
+        if saved is not None:
+            restored = keeper.restore_states(saved, self.route, self._holders)
+        if saved is None or restored is None:
             return
+        states, handles = restored
         compacted = self.history.memory.boundary is not None  # before it was loaded
         self.states |= states
+        self.handles |= handles
         current = self.route.find(*saved.current)
         if current in states:
             self.route.settle(current, self.states)
