@@ -130,7 +130,7 @@ class Session:
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
     ) -> Run[Any]:
         """Turns and tools until the model is done, or a bound is reached: see `RunOptions`."""
-        return Run(self, messages_of(content), output=output, **options)
+        return Run(self.turns, messages_of(content), output, options)
 
     async def prewarm(self) -> Response:
         """Writes the beginning of the conversation to the provider's cache without asking for an
