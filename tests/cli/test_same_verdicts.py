@@ -23,7 +23,7 @@ from support.session_breaks import MOMENT, STEPS, STORY
 
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope, rows
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.cli.common import anaphora
 from anaphora.emulator.server import Emulator

@@ -20,9 +20,8 @@ from anaphora.dashboard.site import PageContent, PageRequest, Section, Site, pag
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import query_of, view_from_query
 from anaphora.errors import InvalidRequest, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import running
 
 HOSTILE = "<script>document.title='owned'</script>"

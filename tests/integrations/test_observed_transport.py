@@ -43,9 +43,9 @@ from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses
 from anaphora.integrations.observation import shared
 from anaphora.integrations.sdk import transport
-from anaphora.traffic.calls import JudgedCall
 from anaphora.traffic.judging import CallJudge
 from anaphora.traffic.placing import Placer
+from anaphora.traffic.sums import JudgedCall
 
 PACKAGES: list[Any] = [httpx, httpx2]
 MESSAGE = {

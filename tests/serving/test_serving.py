@@ -15,9 +15,8 @@ import pytest
 from support.raw_http import exchange, read_response, request_bytes
 
 from anaphora.errors import InvalidRequest, Io, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, free_port, running
 
 LIMITS = BodyLimits(size=1000)

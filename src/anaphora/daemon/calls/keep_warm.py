@@ -39,10 +39,10 @@ from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
 
 from .caller import ADAPTER, CallTools
-from .conversations import RememberedCall
 from .own_prefixes import PrefixScope
 from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
 
