@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.planted import GUIDE, PLACES, Place, body, grown, spec
 
-from anaphora.cli.watch_lines import call_lines
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.cli.watch_output import call_lines
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import Judge

@@ -75,7 +75,7 @@ async def open_services(
     from .calls.delegation import CallService
     from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
-    from .endpoints.stored import StoredObjects
+    from .endpoints.stored import ObjectRequests
     from .rpc.service import RpcService
 
     store, node = await _open_store(stack, home, files, clock)
@@ -132,7 +132,7 @@ async def open_services(
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
-    stored = StoredObjects(
+    stored = ObjectRequests(
         store,
         forwarder,
         ledger,
@@ -185,7 +185,7 @@ async def _open_store(
         file = SqliteStore.open(home.store, clock=clock)
         stack.push_async_callback(file.close)
         return file, None
-    from anaphora import __version__
+    from anaphora.version import __version__
 
     from .nodes.membership import NodeMembership
     from .store.postgres import MOST_SKEW, PostgresStore
