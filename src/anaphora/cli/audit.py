@@ -27,7 +27,7 @@ from anaphora.audit.reading import (
     update_anchor,
 )
 from anaphora.audit.reading import verify as verify_log
-from anaphora.audit.report import report as report_of
+from anaphora.dashboard.past_calls.memory import report as report_of
 from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,
@@ -292,7 +292,7 @@ def report(log: AnyLog, as_json: bool, html: Path | None, **filters: Any) -> Non
 
 
 def _write_report(log: AnyLog, wanted: CallFilter, html: Path) -> None:
-    from anaphora.dashboard.log_report import log_report
+    from anaphora.dashboard.report import log_report
 
     def make() -> bytes:
         with row_progress("reading") as progress:

@@ -12,7 +12,9 @@ import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedChains, VerifiedLog
-from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
+from anaphora.dashboard.past_calls.adding import NO_LABEL
+from anaphora.dashboard.past_calls.memory import AuditReport
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
@@ -145,7 +147,7 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
         yield f"no bill confirms {cost(total.unbilled_nano_usd)} of these dollars", "dim"
 
 
-def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _sums(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     figures = ("calls", "failed", "input", "read", "$", "$ saved", "breaks", "$ lost")
     rows = table(title, *figures, right=figures)
     for name, sums in _shown(groups, newest=title == "day"):
@@ -165,7 +167,7 @@ def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
     yield from _more(groups)
 
 
-def _losses(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _losses(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     if not groups:
         return
     figures = ("calls", "tokens lost", "$ lost")
@@ -179,18 +181,18 @@ def _losses(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
 
 
 def _shown(
-    groups: Mapping[str, CallSums], *, newest: bool = False
-) -> Iterable[tuple[str, CallSums]]:
+    groups: Mapping[str, CallTotals], *, newest: bool = False
+) -> Iterable[tuple[str, CallTotals]]:
     items = list(groups.items())
     return items[-_MOST_ROWS:] if newest else items[:_MOST_ROWS]
 
 
-def _more(groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _more(groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     if len(groups) > _MOST_ROWS:
         yield f"and {len(groups) - _MOST_ROWS:,} more; --json has them all", "dim"
 
 
-def _chart(days: Mapping[str, CallSums]) -> Iterator[Line]:
+def _chart(days: Mapping[str, CallTotals]) -> Iterator[Line]:
     """A bar for each day: the spend, with the part lost to cache breaks marked."""
     shown = list(days.items())[-_MOST_DAYS:]
     most = max((sums.cost_nano_usd for _, sums in shown), default=0)
@@ -210,7 +212,7 @@ def bar(share_of_width: float, width: int = _WIDTH) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _sentence(total: CallSums) -> str:
+def _sentence(total: CallTotals) -> str:
     text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)} dollars"
     if total.read_share is not None:
         text += f", {total.read_share:.0%} of the input read from the cache"

@@ -16,8 +16,7 @@ import msgspec
 from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
-from anaphora.daemon.store.days import day_of
-from anaphora.daemon.store.reading import FIELDS, held, spend_rows
+from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.wording import counted, visible_json

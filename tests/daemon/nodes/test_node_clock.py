@@ -12,7 +12,7 @@ from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer, wait_until
 
 from anaphora.daemon.server import ServeOptions, running
-from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.reading import day_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig
 

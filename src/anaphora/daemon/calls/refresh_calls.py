@@ -17,7 +17,7 @@ from anaphora.client.config import RetryConfig
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.observe import EndedCall
 from anaphora.client.response import Record
-from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
+from anaphora.client.session.cached_prefix import CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import OwnReads, own_usage
@@ -161,7 +161,7 @@ def smallest_request(
             at=now,
             outgoing=endpoint.repeated(outgoing, body),
         )
-        if state.predict(prepared).read >= NEARLY * prefix.tokens:
+        if prefix.is_read(state.predict(prepared).read):
             return SmallestRequest(
                 prepared, read_facts(endpoint.wire_name, changed, outgoing.path, ())
             )

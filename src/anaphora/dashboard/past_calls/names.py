@@ -13,7 +13,9 @@ from anaphora.client.observe.export import OTHER
 
 from .schema import ALL_CALLS, MINUTE, WEEK
 
-NameKind: TypeAlias = Literal["app", "provider", "model", "label", "outcome", "cause", "change"]
+NameKind: TypeAlias = Literal[
+    "app", "provider", "model", "label", "outcome", "cause", "change", "changed", "tag"
+]
 
 #: Different names of one kind; each further one is `other`.
 MOST_NAMES = 1_000
@@ -21,7 +23,7 @@ MOST_NAMES = 1_000
 OTHER_APPS = "(other)"
 #: Labels and models of one app, so that one app cannot use up those of the others: a call that is
 #: refused costs nothing, and may name any model.
-MOST_LABELS = MOST_MODELS = 200
+MOST_OF_APP = 200
 #: Different sets of labels; calls with further ones are not found by a label.
 _MOST_SETS = 10_000
 
@@ -30,7 +32,8 @@ class KnownNames:
     """The names of a file, and those that the next transaction adds. After one that failed, they
     are read again."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, most_of_app: int = MOST_OF_APP) -> None:
+        self._most_of_app = most_of_app
         self._ids: dict[tuple[str, str], int] = {}
         self._counts: Counter[str] = Counter()
         for id, kind, text in database.execute("SELECT id, kind, text FROM names"):
@@ -57,12 +60,6 @@ class KnownNames:
         for id, labels in database.execute("SELECT id, labels FROM label_sets"):
             members = tuple(msgspec.json.decode(labels, type=list[int]))
             self._sets[members], self.members[id] = id, members
-        self._database = database
-        self._conversations: dict[str, int] = {}
-        self.conversation_names: dict[int, str] = {}
-        """Those of the next transaction."""
-        last = database.execute("SELECT max(id) FROM conversations").fetchone()[0]
-        self._next_conversation = 1 + (last or 0)
         self._new_names: list[tuple[int, str, str]] = []
         self._new_sets: list[int] = []
 
@@ -70,6 +67,9 @@ class KnownNames:
         found = self._ids.get((kind, text))
         if found is not None:
             return found
+        stored = text.encode(errors="replace").decode()  # half of a surrogate pair is no text
+        if stored != text:
+            return self.id(kind, stored)
         other = OTHER_APPS if kind == "app" else OTHER
         if self._counts[kind] >= MOST_NAMES and text != other:
             return self.id(kind, other)
@@ -82,7 +82,7 @@ class KnownNames:
     def model(self, app: int, text: str) -> int:
         known = self._app_models.setdefault(app, set())
         if text not in known:
-            if len(known) >= MOST_MODELS and text != OTHER:
+            if len(known) >= self._most_of_app and text != OTHER:
                 return self.model(app, OTHER)
             known.add(text)
         return self.id("model", text)
@@ -96,7 +96,7 @@ class KnownNames:
         found = known.get(text)
         if found is not None:
             return found
-        if len(known) >= MOST_LABELS and text != OTHER:
+        if len(known) >= self._most_of_app and text != OTHER:
             return self.label(app, OTHER)
         found = known[text] = self.id("label", text)
         return found
@@ -122,23 +122,6 @@ class KnownNames:
         self._new_sets.append(id)
         return id
 
-    def find_conversations(self, names: Iterable[str]) -> None:
-        """Gives each conversation its number, with one query."""
-        unknown = {name for name in names if name and name not in self._conversations}
-        if not unknown:
-            return
-        query = "SELECT name, id FROM conversations WHERE name IN (SELECT value FROM json_each(?))"
-        text = msgspec.json.encode(sorted(unknown)).decode()
-        found: dict[str, int] = dict(self._database.execute(query, (text,)).fetchall())
-        for name in sorted(unknown):
-            id = found.get(name, self._next_conversation)
-            self._next_conversation += name not in found
-            self._conversations[name], self.conversation_names[id] = id, name
-
-    def conversation(self, name: str) -> int:
-        """Of one that was found."""
-        return self._conversations[name]
-
     def write(self, database: sqlite3.Connection) -> None:
         database.executemany("INSERT INTO names VALUES (?, ?, ?)", self._new_names)
         for id in self._new_sets:
@@ -148,7 +131,3 @@ class KnownNames:
             rows = [(label, id) for label in members]
             database.executemany("INSERT INTO set_labels VALUES (?, ?)", rows)
         self._new_names, self._new_sets = [], []
-
-    def written(self) -> None:
-        """The transaction is committed."""
-        self._conversations, self.conversation_names = {}, {}

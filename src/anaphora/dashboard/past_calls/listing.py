@@ -8,7 +8,6 @@ import sqlite3
 from anaphora.dashboard.values import CallQuery, ConversationRow
 from anaphora.errors import InvalidRequest
 
-from .call_ids import calls_with_id
 from .log_tail import PlacedRow
 from .queries import Row, Selection, call_sums, single_columns
 
@@ -16,6 +15,8 @@ from .queries import Row, Selection, call_sums, single_columns
 _MOST_OF_CONVERSATION = 500
 #: Calls found by an id that are taken into account: the latest ones.
 _MOST_BY_ID = 1_000
+#: A longer text is no part of an id.
+_LONGEST_ID = 1_000
 
 _SHARED_ID = re.compile(r"(\d{1,12}\.\d{1,12})-(\d{1,18})-(\d{1,18})")
 _AFTER_ALL = 2**62
@@ -32,7 +33,7 @@ def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
     """The latest calls first; one more than the limit where there are more."""
     if of.empty:
         return []
-    condition, values = of.of_calls(query.view.since, query.view.until)
+    condition, values = of.of_calls()
     condition += _CONDITIONS[query.outcome]
     found: list[object] = [*values]
     if query.before is not None:
@@ -75,21 +76,24 @@ def _matching(of: Selection, text: str) -> str:
         ids = [id for id, name in of.names((kind,)).items() if wanted in name.casefold()]
         if ids:
             parts.append(f"{kind} IN ({', '.join(map(str, ids))})")
-    found = calls_with_id(of.database, text, _MOST_BY_ID)
-    if found:
-        parts.append(f"seq IN ({', '.join(map(str, found))})")
+    if wanted.isprintable() and len(wanted) <= _LONGEST_ID:
+        found = of.database.execute(
+            "SELECT seq FROM call_ids WHERE instr(ids, ?) ORDER BY seq DESC LIMIT ?",
+            (wanted.encode(errors="replace").decode(), _MOST_BY_ID),
+        ).fetchall()
+        parts.append(f"seq IN ({', '.join(str(seq) for (seq,) in found)})")
     return " OR ".join(parts) or "false"
 
 
 # ── Conversations ────────────────────────────────────────────────────────────────────────────────
 
 
-def conversation_rows(of: Selection, limit: int, *, masked: bool) -> list[ConversationRow]:
+def conversation_rows(of: Selection, limit: int) -> list[ConversationRow]:
     """The latest first."""
     if of.empty:
         return []
     text, values = of.filters()
-    found: list[object] = [of.view.since, of.view.until, *values]
+    found: list[object] = [of.since, of.until, *values]
     if (label := of.ids["label"]) is not None:
         text += (
             " AND EXISTS (SELECT 1 FROM calls WHERE conversation = conversations.id AND label_set"
@@ -97,7 +101,7 @@ def conversation_rows(of: Selection, limit: int, *, masked: bool) -> list[Conver
         )
         found.append(label)
     rows = of.database.execute(
-        f"SELECT {_columns(masked)} FROM conversations WHERE ended >= ? AND began < ?{text}"
+        f"SELECT {_columns(of.masked)} FROM conversations WHERE ended >= ? AND began < ?{text}"
         " ORDER BY ended DESC, id DESC LIMIT ?",
         (*found, limit),
     ).fetchall()

@@ -20,8 +20,8 @@ from support.postgres_logs import fill_chains, postgres_log
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prune
 from anaphora.audit.envelope import OwnFigures
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.past_calls.source import LogCalls
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 from anaphora.errors import InvalidRequest
@@ -31,8 +31,8 @@ HOUR, DAY = 3_600.0, 86_400.0
 ALL = View(since=NOW - 90 * DAY, until=NOW + 30 * DAY, range="custom")
 
 
-def direct(calls: list[AuditEnvelope], view: View) -> CallSums:
-    sums = CallSums()
+def direct(calls: list[AuditEnvelope], view: View) -> CallTotals:
+    sums = CallTotals()
     for call in calls:
         if _fits(call, view):
             sums.add(call)
@@ -59,8 +59,8 @@ def source(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     calls: list[AuditEnvelope],
-) -> Iterator[RollupSource]:
-    folder = tmp_path_factory.mktemp("rollups")
+) -> Iterator[LogCalls]:
+    folder = tmp_path_factory.mktemp("past_calls")
     with contextlib.ExitStack() as stack:
         log: Path | PostgresLog = folder / request.param
         if request.param == "postgresql":
@@ -69,7 +69,7 @@ def source(
             fill_chains(log, calls, nodes=3)
         else:
             fill_log(folder / request.param, calls)
-        source = RollupSource(folder / "dashboard.db", log, clock=lambda: NOW)
+        source = LogCalls(folder / "dashboard.db", log, clock=lambda: NOW)
         source.fill()
         yield source
         source.close()
@@ -93,7 +93,7 @@ VIEWS: dict[str, View] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_sums_are_those_of_the_rows(
-    source: RollupSource, calls: list[AuditEnvelope], view: View
+    source: LogCalls, calls: list[AuditEnvelope], view: View
 ) -> None:
     overview = source.overview(view)
     assert overview.total == direct(calls, view)
@@ -116,7 +116,7 @@ def test_sums_are_those_of_the_rows(
     assert sum(sums.lost for sums in overview.causes.values()) == sum(lost)
 
 
-def test_names_are_those_of_the_range(source: RollupSource, calls: list[AuditEnvelope]) -> None:
+def test_names_are_those_of_the_range(source: LogCalls, calls: list[AuditEnvelope]) -> None:
     names = source.names(ALL)
     assert set(names.apps) == {call.app for call in calls}
     assert set(names.models) == {call.model for call in calls} - {""}
@@ -125,7 +125,7 @@ def test_names_are_those_of_the_range(source: RollupSource, calls: list[AuditEnv
 
 
 def test_blocks_add_up_to_the_tokens_of_the_rows(
-    source: RollupSource, calls: list[AuditEnvelope]
+    source: LogCalls, calls: list[AuditEnvelope]
 ) -> None:
     rows = {row.label: row for row in source.blocks(ALL)}
     for label in ("identity", "conversation"):
@@ -138,7 +138,7 @@ def test_blocks_add_up_to_the_tokens_of_the_rows(
     assert sum(sum(row.changes.values()) for row in rows.values()) == len(broken)
 
 
-def test_calls_are_listed_page_by_page(source: RollupSource, calls: list[AuditEnvelope]) -> None:
+def test_calls_are_listed_page_by_page(source: LogCalls, calls: list[AuditEnvelope]) -> None:
     view = VIEWS["a week"]
     listed: list[AuditEnvelope] = []
     query = CallQuery(view=view, limit=97)
@@ -162,16 +162,14 @@ SEARCHES: dict[str, Callable[[AuditEnvelope], bool]] = {
 
 
 @pytest.mark.parametrize("text", SEARCHES)
-def test_text_is_searched_in_names(
-    source: RollupSource, calls: list[AuditEnvelope], text: str
-) -> None:
+def test_text_is_searched_in_names(source: LogCalls, calls: list[AuditEnvelope], text: str) -> None:
     found = source.calls(CallQuery(view=ALL, text=text, limit=10_000)).calls
     assert len(found) == sum(map(SEARCHES[text], calls))
 
 
 def test_calls_are_found_by_a_part_of_their_ids(tmp_path: Path) -> None:
     log = fill_log(tmp_path / "audit", [envelope(n, response_id=f"Msg_{n}") for n in range(20)])
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     for text in ("msg_17", "EQ-17"):
         (found,) = source.calls(CallQuery(view=ALL, text=text)).calls
@@ -185,7 +183,7 @@ def test_ids_are_found_in_every_piece_of_a_long_log(tmp_path: Path) -> None:
     """Filled at once, and by a few calls at a time."""
     calls = [envelope(n, request_id=f"req-{n:05d}-{'x' * 150}") for n in range(1_500)]
     log = tmp_path / "audit"
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     with AuditLog(log) as audit:
         for number, call in enumerate(calls):
             audit.append(call)
@@ -202,9 +200,7 @@ def test_ids_are_found_in_every_piece_of_a_long_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "failed", "broke"])
-def test_outcomes_are_searched(
-    source: RollupSource, calls: list[AuditEnvelope], outcome: str
-) -> None:
+def test_outcomes_are_searched(source: LogCalls, calls: list[AuditEnvelope], outcome: str) -> None:
     query = CallQuery(view=ALL, outcome=outcome, limit=10_000)  # type: ignore[arg-type]
     fits = {
         "ok": lambda call: call.outcome == "ok",
@@ -214,13 +210,13 @@ def test_outcomes_are_searched(
     assert len(source.calls(query).calls) == sum(map(fits, calls))
 
 
-def test_unknown_cursor_is_rejected(source: RollupSource) -> None:
+def test_unknown_cursor_is_rejected(source: LogCalls) -> None:
     for before in ("x", "99999999", "-1"):
         with pytest.raises(InvalidRequest, match="before"):
             source.calls(CallQuery(view=ALL, before=before))
 
 
-def test_conversations_have_their_calls(source: RollupSource, calls: list[AuditEnvelope]) -> None:
+def test_conversations_have_their_calls(source: LogCalls, calls: list[AuditEnvelope]) -> None:
     rows = source.conversations(ALL, 1_000)
     ids = {call.conversation for call in calls} - {""}
     assert {row.id for row in rows} == ids
@@ -234,7 +230,7 @@ def test_conversations_have_their_calls(source: RollupSource, calls: list[AuditE
 
 
 def test_providers_have_latency_failures_and_retries(
-    source: RollupSource, calls: list[AuditEnvelope]
+    source: LogCalls, calls: list[AuditEnvelope]
 ) -> None:
     for view in (ALL, VIEWS["an app"]):
         for row in source.providers(view):
@@ -252,7 +248,7 @@ def test_denied_calls_are_counted_with_their_repeats(tmp_path: Path) -> None:
     again = envelope(2, app="shop", outcome="GrantExceeded", attempts=0, repeats=41)
     failed = envelope(3, app="shop", outcome="Overloaded", provider="anthropic")
     log = fill_log(tmp_path / "audit", [denied, again, failed])
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.denied(ALL) == {"shop": {"GrantExceeded": 42}}
     refusals = {row.name: row.refusals for row in source.providers(ALL)}
@@ -283,7 +279,7 @@ def _shared_call(number: int, app: str, own_read: int | None) -> AuditEnvelope:
 
 def test_an_app_sees_its_own_calls_without_reads_of_others(tmp_path: Path) -> None:
     calls = [_shared_call(1, "shop", 300), _shared_call(2, "shop", None), _shared_call(3, "hr", 0)]
-    source = RollupSource(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
+    source = LogCalls(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
     source.fill()
     assert source.overview(ALL).total.read == 2_700
     shop = source.for_app("shop")
@@ -310,7 +306,7 @@ def test_an_app_does_not_learn_how_many_calls_others_made(tmp_path: Path) -> Non
     others = [envelope(number, app="b") for number in range(50)]
     own = envelope(1, app="a", conversation="c", turn=1, call_id="req_0a1b")
     log = fill_log(tmp_path / "audit", [*others, own])
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     shown = source.conversation("c"), source.for_app("a").conversation("c")
     ids = [[call.id for call in each.calls] for each in shown if each is not None]
@@ -321,7 +317,7 @@ def test_an_app_does_not_learn_how_many_calls_others_made(tmp_path: Path) -> Non
 def test_the_file_is_private_and_may_be_deleted(tmp_path: Path) -> None:
     log = fill_log(tmp_path / "audit", [envelope(n) for n in range(9)])
     file = tmp_path / "dashboard.db"
-    source = RollupSource(file, log)
+    source = LogCalls(file, log)
     source.fill()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     for path in tmp_path.glob("dashboard.db*"):
@@ -336,7 +332,7 @@ def test_the_file_is_private_and_may_be_deleted(tmp_path: Path) -> None:
 def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: bytes) -> None:
     log = fill_log(tmp_path / "audit", [envelope(n) for n in range(9)])
     (tmp_path / "dashboard.db").write_bytes(damage)
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.overview(ALL).total.calls == 9
     source.close()
@@ -348,7 +344,7 @@ def test_pruned_calls_leave_the_sums(tmp_path: Path) -> None:
         for number in range(40):
             audit.append(envelope(number, at=NOW - 80 * DAY + number))
             audit.flush()
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.overview(ALL).total.calls == 40
     prune(log, keep_days=1e-9)
@@ -369,7 +365,7 @@ def _rows(log: Path) -> list[AuditEnvelope]:
 def test_another_log_in_its_place_is_read_anew(tmp_path: Path) -> None:
     log = fill_log(tmp_path / "audit", [envelope(n) for n in range(9)])
     other = fill_log(tmp_path / "other" / "audit", [envelope(n, app="b") for n in range(12)])
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     for path in tmp_path.glob("audit*"):
         path.rename(tmp_path / f"old-{path.name}")
@@ -388,7 +384,7 @@ def test_an_unfinished_row_is_read_when_it_is_complete(tmp_path: Path) -> None:
     whole = segment.read_bytes()
     cut = whole.rindex(b'"req-8"')
     segment.write_bytes(whole[:cut])
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.overview(ALL).total.calls == 8
     segment.write_bytes(whole)
@@ -402,7 +398,7 @@ def test_rows_of_a_newer_version_are_named(tmp_path: Path) -> None:
     (segment,) = log.glob("*.jsonl")
     with segment.open("ab") as file:
         file.write(b'{"schema_version":99,"seq":7,"row":"call","hash":"x"}\n')
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.overview(ALL).total.calls == 3
     assert "99" in source.problem
@@ -415,14 +411,14 @@ def test_lines_that_are_no_rows_are_counted(tmp_path: Path) -> None:
     lines = segment.read_bytes().splitlines(keepends=True)
     lines.insert(3, b"no row\n")
     segment.write_bytes(b"".join(lines))
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert (source.overview(ALL).total.calls, source.state().unreadable) == (3, 1)
     source.close()
 
 
 def test_without_a_log_there_are_no_calls(tmp_path: Path) -> None:
-    source = RollupSource(tmp_path / "dashboard.db", tmp_path / "audit")
+    source = LogCalls(tmp_path / "dashboard.db", tmp_path / "audit")
     source.fill()
     assert source.overview(ALL).total.calls == 0
     assert source.blocks(ALL) == []
@@ -436,7 +432,7 @@ def test_names_are_bounded(tmp_path: Path) -> None:
     calls = [envelope(n, app="a", usage=usage, blocks=(one,)) for n, one in enumerate(blocks)]
     calls += [envelope(900, app="b", usage=usage, blocks=(blocks[249],))]
     calls += [envelope(n, app="c", model=f"m{n}") for n in range(1_100)]
-    source = RollupSource(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
+    source = LogCalls(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
     source.fill()
     rows = {row.label: row.calls for row in source.blocks(ALL)}
     assert rows["other"] == 50
@@ -454,7 +450,7 @@ def test_one_app_does_not_use_up_the_names_of_models(tmp_path: Path) -> None:
         with AuditLog(log) as audit:
             for row in added:
                 audit.append(row)
-        source = RollupSource(tmp_path / "dashboard.db", log)
+        source = LogCalls(tmp_path / "dashboard.db", log)
         source.fill()
         models = source.overview(ALL).models
         source.close()
@@ -464,7 +460,7 @@ def test_one_app_does_not_use_up_the_names_of_models(tmp_path: Path) -> None:
 def test_only_the_latest_calls_are_kept_one_by_one(tmp_path: Path) -> None:
     calls = [envelope(n * 600, conversation=f"c{n // 10}") for n in range(300)]
     log = fill_log(tmp_path / "audit", calls)
-    source = RollupSource(tmp_path / "dashboard.db", log, kept_calls=100)
+    source = LogCalls(tmp_path / "dashboard.db", log, kept_calls=100)
     source.fill()
     assert source.overview(ALL).total == direct(calls, ALL)
     assert 100 <= len(source.calls(CallQuery(view=ALL, limit=1_000)).calls) <= 150
@@ -483,7 +479,7 @@ def test_processes_killed_while_they_fill_leave_right_sums(tmp_path: Path) -> No
     fates = ["complete" if kill is None else "killed" for kill in KILLS]
     assert run.stdout.split() == fates
     calls = all_calls()
-    source = RollupSource(tmp_path / "dashboard.db", tmp_path / "audit")
+    source = LogCalls(tmp_path / "dashboard.db", tmp_path / "audit")
     filled = calls[: source.state().calls]
     assert len(filled) == 1_000
     assert source.overview(ALL).total == direct(filled, ALL)
@@ -506,7 +502,7 @@ def test_figures_beyond_all_bounds_leave_the_other_calls(tmp_path: Path) -> None
     """Of a provider that reports nonsense."""
     huge = AuditUsage(uncached=10**40, read=2**63, output=1)
     calls = [envelope(1), envelope(2, usage=huge, cost_nano_usd=2**64), envelope(3, at=2e11)]
-    source = RollupSource(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
+    source = LogCalls(tmp_path / "dashboard.db", fill_log(tmp_path / "audit", calls))
     source.fill()
     total = source.overview(ALL).total
     assert total.calls == 2
@@ -521,14 +517,14 @@ def test_two_rows_of_one_number_do_not_stop_it(tmp_path: Path) -> None:
     (segment,) = log.glob("*.jsonl")
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(b"".join([*lines, *lines]))
-    source = RollupSource(tmp_path / "dashboard.db", log)
+    source = LogCalls(tmp_path / "dashboard.db", log)
     source.fill()
     assert source.overview(ALL).total.calls == 6
     source.close()
 
 
 def test_the_thread_fills_while_calls_are_added(tmp_path: Path) -> None:
-    source = RollupSource(tmp_path / "dashboard.db", tmp_path / "audit")
+    source = LogCalls(tmp_path / "dashboard.db", tmp_path / "audit")
     source.start()
     with AuditLog(tmp_path / "audit") as audit:
         before = source.version()

@@ -1,10 +1,16 @@
-"""The tables of the sums, and connections to their file."""
+"""The tables of past calls, and connections to their file.
+
+`calls` has a row for each of the latest calls. Tables of sums have the same figures by step of
+time; they are filled by GROUP BY from the rows that a transaction adds (`added`, `added_blocks`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,14 +18,14 @@ from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
 
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
-#: A file of another version is made anew.
-VERSION: Final = 6
+#: A file of another version is made anew, from the log.
+VERSION: Final = 7
 
 #: The steps that sums are kept for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
 STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
 
-#: The figures of `CallSums`, in its order.
+#: The figures of `CallTotals`, in its order.
 SUMS: Final = (
     "calls", "failed", "input", "read", "written", "output", "cost", "unpriced", "saved", "breaks",
     "lost", "lost_cost", "unbilled",
@@ -39,43 +45,87 @@ BLOCK_FIGURES: Final = (
 #: In place of a set of labels: all calls, whatever their labels.
 ALL_CALLS: Final = -1
 
-_KEY: Final = ("step", "label_set", "start", "app", "provider", "model")
-_BLOCK_KEY: Final = ("step", "label", "start", "app", "provider", "model")
+_SERVICE: Final = ("app", "provider", "model")
 
 
 class SumTable(NamedTuple):
-    """A table of sums, and what they are kept by."""
+    """A table of sums: what they are kept by, and the added rows that they sum up."""
 
     name: str
     key: tuple[str, ...]
     figures: tuple[str, ...]
+    source: str = "added"
+    where: str = "true"
 
     @property
-    def added(self) -> str:
-        """Adds the figures of a row to those of one that is there."""
-        sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in self.figures)
-        return f"ON CONFLICT DO UPDATE SET {sums}"
+    def fresh(self) -> str:
+        """The temporary table with the sums of one transaction, by the shortest steps."""
+        return f"fresh_{self.name}"
 
     @property
-    def created(self) -> str:
+    def columns(self) -> str:
+        return f"{_integers(self.key)}, {_integers(self.figures)}"
+
+    @lru_cache(maxsize=256)  # noqa: B019
+    def sum(self, key: tuple[str, ...], where: str = "true") -> str:
+        """Sums up added rows; `key` are the expressions of the key."""
         return (
-            f"CREATE TABLE {self.name} ({_integers(self.key)}, {_integers(self.figures)},"
-            f" PRIMARY KEY ({', '.join(self.key)})) WITHOUT ROWID;"
+            f"INSERT INTO {self.fresh} SELECT {self._summed(key)} FROM {self.source}"
+            f" WHERE {self.where} AND {where} GROUP BY {_numbers(key)}"
         )
 
+    @lru_cache(maxsize=256)  # noqa: B019
+    def add(self, source: str, where: str = "true", step: int | None = None) -> str:
+        """Adds sums of another table, as those of a longer step or of the same."""
+        whole = {"step": f"{step}", "start": f"start / {step} * {step}"} if step else {}
+        key = [whole.get(name, name) for name in self.key]
+        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in self.figures)
+        return (
+            f"INSERT INTO {self.name} SELECT {self._summed(key)} FROM {source}"
+            f" WHERE {where} GROUP BY {_numbers(key)} ON CONFLICT DO UPDATE SET {added}"
+        )
 
-def _integers(names: tuple[str, ...]) -> str:
+    def _summed(self, key: Sequence[str]) -> str:
+        return ", ".join((*key, *(f"sum({name})" for name in self.figures)))
+
+
+def _numbers(columns: Sequence[str]) -> str:
+    return ", ".join(str(place + 1) for place in range(len(columns)))
+
+
+def _integers(names: Sequence[str]) -> str:
     return ", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in names)
 
 
-CALL_SUMS: Final = SumTable("sums", _KEY, FIGURES)
-CAUSES: Final = SumTable("causes", (*_KEY, "cause"), FIGURES)
-OUTCOMES: Final = SumTable("outcomes", (*_KEY, "outcome"), ("calls",))
-BLOCKS: Final = SumTable("blocks", _BLOCK_KEY, BLOCK_FIGURES)
-CHANGES: Final = SumTable("changes", (*_BLOCK_KEY, "change"), ("breaks",))
-LATENCY: Final = SumTable("latency", ("step", "start", "provider", "bucket"), ("calls",))
-SUM_TABLES: Final = (CALL_SUMS, CAUSES, OUTCOMES, BLOCKS, CHANGES, LATENCY)
+def _by_labels(*more: str) -> tuple[str, ...]:
+    return ("step", "label_set", "start", *_SERVICE, *more)
 
+
+_BLOCK_KEY: Final = ("step", "label", "start", *_SERVICE)
+SUM_TABLES: Final = (
+    SumTable("sums", _by_labels(), FIGURES),
+    SumTable("causes", _by_labels("cause"), FIGURES, where="cause > 0"),
+    SumTable("outcomes", _by_labels("outcome"), ("calls",), where="failed > 0"),
+    SumTable("blocks", _BLOCK_KEY, BLOCK_FIGURES, "added_blocks"),
+    SumTable("changes", (*_BLOCK_KEY, "change"), ("breaks",), "added_blocks", "change > 0"),
+    SumTable(
+        "latency", ("step", "start", "provider", "bucket"), ("times",), where="bucket IS NOT NULL"
+    ),
+    SumTable("tags", ("step", "start", "tag"), SUMS, "added JOIN added_tags USING (seq)"),
+    SumTable("changed", ("step", "start", "changed"), SUMS, where="changed > 0"),
+)
+
+#: The columns of `calls`.
+CALL_COLUMNS: Final = (
+    "seq", "at", "segment", "place", *_SERVICE, "outcome", "cause", "label_set", "conversation",
+    "first", *FIGURES,
+)  # fmt: skip
+#: Those of `added`: the same, with what only sums and conversations need.
+ADDED_COLUMNS: Final = (
+    *(name for name in CALL_COLUMNS if name != "conversation"),
+    "step", "start", "changed", "bucket", "times", "conversation_name", "ended",
+)  # fmt: skip
+BLOCK_COLUMNS: Final = ("step", "start", *_SERVICE, "label", "change", *BLOCK_FIGURES)
 
 _TABLES: Final = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -86,7 +136,6 @@ CREATE TABLE app_labels (app INTEGER NOT NULL, label INTEGER NOT NULL, kind TEXT
 CREATE TABLE label_sets (id INTEGER PRIMARY KEY, labels TEXT NOT NULL UNIQUE);
 CREATE TABLE set_labels (label INTEGER NOT NULL, label_set INTEGER NOT NULL,
     PRIMARY KEY (label, label_set)) WITHOUT ROWID;
-{" ".join(table.created for table in SUM_TABLES)}
 CREATE TABLE calls (seq INTEGER PRIMARY KEY, at REAL NOT NULL, segment INTEGER NOT NULL,
     place INTEGER NOT NULL, app INTEGER NOT NULL, provider INTEGER NOT NULL,
     model INTEGER NOT NULL, outcome INTEGER NOT NULL, cause INTEGER NOT NULL,
@@ -95,12 +144,24 @@ CREATE TABLE calls (seq INTEGER PRIMARY KEY, at REAL NOT NULL, segment INTEGER N
 CREATE INDEX calls_at ON calls (at, app, provider, model, outcome, cause, label_set, breaks);
 CREATE INDEX calls_app ON calls (app, at);
 CREATE INDEX calls_conversation ON calls (conversation);
-CREATE TABLE id_pieces (id INTEGER PRIMARY KEY, last INTEGER NOT NULL, ids TEXT NOT NULL);
+CREATE TABLE call_ids (seq INTEGER PRIMARY KEY, ids TEXT NOT NULL);
 CREATE TABLE conversations (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     app INTEGER NOT NULL, provider INTEGER NOT NULL, model INTEGER NOT NULL,
     began REAL NOT NULL, ended REAL NOT NULL, {_integers(FIGURES)});
 CREATE INDEX conversations_ended ON conversations (ended);
-"""
+""" + "".join(
+    f"CREATE TABLE {table.name} ({table.columns}, PRIMARY KEY ({', '.join(table.key)}))"
+    " WITHOUT ROWID;\n"
+    for table in SUM_TABLES
+)
+#: What one transaction adds; empty between two of them.
+ADDED_TABLES: Final = ("added", "added_blocks", "added_tags")
+_TEMPORARY: Final = f"""
+PRAGMA temp_store=MEMORY;
+CREATE TEMP TABLE added ({", ".join(ADDED_COLUMNS)});
+CREATE TEMP TABLE added_blocks ({", ".join(BLOCK_COLUMNS)});
+CREATE TEMP TABLE added_tags (seq, tag);
+""" + "".join(f"CREATE TEMP TABLE {table.fresh} ({table.columns});\n" for table in SUM_TABLES)
 
 
 def create(path: Path) -> sqlite3.Connection:
@@ -113,6 +174,13 @@ def create(path: Path) -> sqlite3.Connection:
         f"BEGIN; PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
         f" {_TABLES} COMMIT;"
     )
+    return database
+
+
+def create_in_memory() -> sqlite3.Connection:
+    """Used by any thread, one at a time."""
+    database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    database.executescript(_TABLES + _TEMPORARY)
     return database
 
 
@@ -136,9 +204,7 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 def open_to_read(path: Path) -> sqlite3.Connection:
     """Tables without rows where there is no file yet."""
     if not path.exists():
-        empty = sqlite3.connect(":memory:", isolation_level=None)
-        empty.executescript(_TABLES)
-        return empty
+        return create_in_memory()
     database = connect_read_only(path, any_thread=True)
     database.execute("PRAGMA mmap_size=1073741824")
     database.execute("PRAGMA cache_size=-16384")
@@ -151,23 +217,6 @@ def remove(path: Path) -> None:
             os.unlink(f"{path}{suffix}")
 
 
-def add_longer_steps(database: sqlite3.Connection, since: float, until: float) -> None:
-    """Adds minutes of which there are no longer steps yet to those. Within a transaction."""
-    for table in SUM_TABLES:
-        sums = ", ".join(f"sum({name})" for name in table.figures)
-        for step in STEPS[1:]:
-            key = ", ".join(
-                {"step": f"{step}", "start": f"start / {step} * {step}"}.get(name, name)
-                for name in table.key
-            )
-            group = ", ".join(str(number + 1) for number in range(1, len(table.key)))
-            database.execute(
-                f"INSERT INTO {table.name} SELECT {key}, {sums} FROM {table.name}"
-                f" WHERE step = ? AND start >= ? AND start < ? GROUP BY {group} {table.added}",
-                (MINUTE, since, until),
-            )
-
-
 def _connected(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
@@ -177,6 +226,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous=NORMAL")
         # In a daemon, which stays small, for as long as it runs.
         database.execute("PRAGMA cache_size=-4096")
+        database.executescript(_TEMPORARY)
     except sqlite3.DatabaseError:  # no database
         database.close()
         raise
@@ -184,8 +234,8 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _is_ours(database: sqlite3.Connection) -> bool:
-    found = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in _IDENTITY]
+    found = [
+        database.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version")
+    ]
     return found == [APPLICATION, VERSION]
-
-
-_IDENTITY: Final = ("application_id", "user_version")

@@ -1,13 +1,15 @@
-"""Sums of an audit log in a file of their own, for pages over many calls.
+"""One read model of past calls, behind the pages and the reports of `audit` and `watch`.
 
-The file is derived: it may be deleted at any time, and is made again from the log. A thread follows
-the log and adds new rows, in one transaction with the position that it has reached.
+Tables in SQLite, in memory or in a file. A file is derived: it may be deleted at any time, and is
+made again from the audit log. A thread follows the log and adds new rows, in one transaction with
+the position that it has reached.
 
+    calls       the latest calls, with the place of each row in the log; `call_ids`: their ids
     sums        calls by step, set of block labels (-1: all calls), app, provider and model
     causes      those that lost tokens, by the cause; `outcomes`: those that failed, by the error
     blocks      tokens, reads, cost and breaks by label; `changes`: breaks by the kind of change
     latency     seconds to the first byte, as a histogram for each provider
-    calls       the latest calls, with the place of each row in the log; `id_pieces`: their ids
+    tags        for reports: by label of the application; `changed`: by the block that changed
     conversations
 
 The latest 1,000,000 calls are kept one by one, with their conversations; all are in the sums.
@@ -16,7 +18,3 @@ minutes. The current hour is summed by minutes only, until it is over. Parts of 
 that are no whole step are summed over the calls; before the earliest call that is kept, the range
 is widened to whole hours. Blocks and latency are always widened to whole steps.
 """
-
-from .source import RollupSource
-
-__all__ = ["RollupSource"]

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.block_sums import sums_by_block
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
 from anaphora.audit.envelope import OwnFigures
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.rollups import RollupSource
-from anaphora.dashboard.rollups.filling import FillState
-from anaphora.dashboard.rollups.ranges import pieces, whole_pieces
-from anaphora.dashboard.rollups.schema import HOUR, MINUTE, STEPS
-from anaphora.dashboard.sums import masked, sums_by_block
-from anaphora.dashboard.values import BlockSums, CallQuery, View
+from anaphora.dashboard.past_calls.adding import FillState
+from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
+from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS
+from anaphora.dashboard.past_calls.source import LogCalls
+from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, masked
+from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 
 NOW = 1_800_000_123.0
@@ -108,8 +108,8 @@ def fits(call: AuditEnvelope, view: View) -> bool:
     )
 
 
-def summed(calls: list[AuditEnvelope]) -> CallSums:
-    sums = CallSums()
+def summed(calls: list[AuditEnvelope]) -> CallTotals:
+    sums = CallTotals()
     for call in calls:
         sums.add(call)
     return sums
@@ -143,12 +143,12 @@ def test_sums_equal_those_of_the_rows(data: st.DataObject, rows: list[list[Audit
         source.close()
 
 
-def _filled(folder: Path, rows: list[list[AuditEnvelope]], data: st.DataObject) -> RollupSource:
+def _filled(folder: Path, rows: list[list[AuditEnvelope]], data: st.DataObject) -> LogCalls:
     log = folder / "audit"
     # The thread fills while hours and days go by.
     times = [NOW - 200_000.0]
     clock = partial(max, times)
-    source = RollupSource(folder / "dashboard.db", log, clock=clock)
+    source = LogCalls(folder / "dashboard.db", log, clock=clock)
     with AuditLog(log, segment_bytes=data.draw(st.sampled_from((500, 10**6)))) as audit:
         for some in rows:
             for call in some:
@@ -162,13 +162,13 @@ def _filled(folder: Path, rows: list[list[AuditEnvelope]], data: st.DataObject) 
                     with suppress(Killed):
                         source.fill(kill)
                     source.close()
-                    source = RollupSource(folder / "dashboard.db", log, clock=clock)
+                    source = LogCalls(folder / "dashboard.db", log, clock=clock)
     times.append(NOW)
     source.fill()
     return source
 
 
-def _check_overview(source: RollupSource, view: View, selected: list[AuditEnvelope]) -> None:
+def _check_overview(source: LogCalls, view: View, selected: list[AuditEnvelope]) -> None:
     overview, steps = source.overview(view), steps_of(view)
     assert overview.total == summed(selected)
     for number, point in enumerate(overview.points):
@@ -189,7 +189,7 @@ def _check_overview(source: RollupSource, view: View, selected: list[AuditEnvelo
         assert row.retries == sum(max(call.attempts - 1, 0) for call in own)
 
 
-def _check_blocks(source: RollupSource, view: View, seen: list[AuditEnvelope]) -> None:
+def _check_blocks(source: LogCalls, view: View, seen: list[AuditEnvelope]) -> None:
     """Over the whole steps that the range is widened to."""
     found = whole_pieces(view.since, view.until, source.state())
     expected: dict[str, BlockSums] = {}

@@ -1,61 +1,40 @@
-"""Fills the file of sums from an audit log: new rows, in one transaction with the position."""
+"""Follows an audit log: adds its new rows to the file of past calls, in one transaction with the
+position, in a thread while pages are served."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.log_sqlite import transaction
-from anaphora.errors import Io
+from anaphora.client.failures import described, log
+from anaphora.errors import AnaphoraError, Io
 
-from .batch import Batch
-from .call_ids import remove_ids
-from .chain_tail import ChainsTail
-from .known_names import KnownNames
-from .log_tail import FolderTail, LogTail, Position
-from .schema import (
-    HOUR,
-    MINUTE,
-    QUARTER,
-    SUM_TABLES,
-    add_longer_steps,
-    create,
-    open_to_write,
-    remove,
-)
+from .adding import KEPT_CALLS, AddedCalls, FillState, Pause
+from .log_tail import LogTail, tail_of
+from .names import KnownNames
+from .schema import create, open_to_write, remove
+
+_log = logging.getLogger("anaphora.dashboard")
 
 #: Calls of one transaction, and rows that are read without a pause.
 _MOST_CALLS, _SLICE = 10_000, 100
-#: Latest calls that are kept one by one, and how many may be there before some are deleted.
-KEPT_CALLS, _SLACK = 1_000_000, 20_000
-#: Seconds for which minutes are kept.
-KEPT_MINUTES = 26 * HOUR
-
-
-class FillState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the sums are, as they are stored with them."""
-
-    log: str = ""
-    position: Position = Position()
-    calls: int = 0
-    """That were added."""
-    unreadable: int = 0
-    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
-    minutes_since: float = 0.0
-    """Minutes are kept from here on."""
-    longer_until: float = 0.0
-    """Steps longer than a minute have the calls before this time; later ones are in minutes."""
-    calls_since: float = 0.0
-    """All calls after this time are kept."""
-
+#: Seconds between two looks at the log, and while a page is open.
+_INTERVAL, _SHORT_INTERVAL = 3.0, 0.2
+#: A page is open for so many seconds after it asked for something.
+_OPEN = 5.0
+#: Seconds of rest for each second of work, and while a page is open.
+_REST, _SHORT_REST = 3.0, 1.0
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(FillState).decode
@@ -144,7 +123,7 @@ class Filler:
 
     # ── Filling ──────────────────────────────────────────────────────────────────────────────────
 
-    def fill(self, pause: Callable[[float], None] = lambda _: None) -> bool:
+    def fill(self, pause: Pause = lambda _: None) -> bool:
         """Adds the new rows of the log, at most one transaction; whether there may be more. `pause`
         is called now and then, with the seconds of work before it. A log of which rows were pruned,
         or another one in its place, is read anew, into a file that replaces this one."""
@@ -164,7 +143,7 @@ class Filler:
             self._seen = look
         return added
 
-    def _rebuild(self, tail: LogTail, pause: Callable[[float], None]) -> None:
+    def _rebuild(self, tail: LogTail, pause: Pause) -> None:
         self.behind = True
         fresh = Filler(self._building, self.log, clock=self._clock, kept_calls=self._kept)
         fresh._create()
@@ -180,72 +159,38 @@ class Filler:
             os.replace(self._building, self.path)
         self.open()
 
-    def _add(self, tail: LogTail, pause: Callable[[float], None]) -> bool:
+    def _add(self, tail: LogTail, pause: Pause) -> bool:
         """One transaction; False where there was nothing to add."""
-        database, names, state = self._database, self._names, self.state
+        database, names = self._database, self._names
         assert database is not None
         assert names is not None
-        now = self._clock()
-        since = max(state.minutes_since, (now - KEPT_MINUTES) // HOUR * HOUR)
-        longer = max(state.longer_until, now // HOUR * HOUR)
-        batch = Batch(names, since, longer)
-        position, unreadable = state.position, state.unreadable
+        added = AddedCalls(names, self.state, self._clock())
+        position, unreadable = self.state.position, self.state.unreadable
         try:
-            while batch.calls < _MOST_CALLS:
+            while added.count < _MOST_CALLS:
                 began = time.thread_time()
                 read = tail.after(position, _SLICE)
-                batch.add(read.calls)
+                for call, place in read.calls:
+                    added.add(call.seq, call, place)
                 unreadable += read.unreadable
                 self.problem = read.newer
                 moved, position = read.position != position, read.position
                 if not moved:
                     break
                 pause(time.thread_time() - began)
-            if position == state.position:
+            if position == self.state.position:
                 return False
-            state = replace(
-                state,
-                position=position,
-                calls=state.calls + batch.calls,
-                unreadable=unreadable,
-                minutes_since=since,
-                longer_until=longer,
-            )
             with transaction(database):
-                if longer > self.state.longer_until:
-                    add_longer_steps(database, self.state.longer_until, longer)
-                batch.write(database, pause)
-                state = self._delete_old(database, state)
+                added.write(database, self._kept, pause)
+                state = replace(added.state, position=position, unreadable=unreadable)
                 _store(database, state)
         except BaseException:
             self._names = None  # they may hold names of the transaction that failed
             self._names = KnownNames(database)
             raise
-        names.written()
         self.state = state
-        self.behind = batch.calls >= _MOST_CALLS
+        self.behind = added.count >= _MOST_CALLS
         return True
-
-    def _delete_old(self, database: sqlite3.Connection, state: FillState) -> FillState:
-        if state.minutes_since > self.state.minutes_since:
-            for table in SUM_TABLES:
-                delete = f"DELETE FROM {table.name} WHERE step = ? AND start < ?"
-                for step in (MINUTE, QUARTER):
-                    database.execute(delete, (step, state.minutes_since))
-        first, last = database.execute("SELECT min(seq), max(seq) FROM calls").fetchone()
-        if first is None or last - first < self._kept + min(_SLACK, self._kept // 2):
-            return state
-        through = last - self._kept
-        latest = "SELECT max(at) FROM calls WHERE seq <= ?"
-        since = database.execute(latest, (through,)).fetchone()[0]
-        database.execute("DELETE FROM calls WHERE seq <= ?", (through,))
-        remove_ids(database, through)
-        database.execute(
-            "DELETE FROM conversations WHERE ended <= ? AND NOT EXISTS"
-            " (SELECT 1 FROM calls WHERE conversation = conversations.id)",
-            (since,),
-        )
-        return replace(state, calls_since=max(state.calls_since, since))
 
 
 def read_state(database: sqlite3.Connection) -> FillState:
@@ -258,5 +203,91 @@ def _store(database: sqlite3.Connection, state: FillState) -> None:
     database.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", row)
 
 
-def tail_of(log: Path | PostgresLog) -> LogTail:
-    return ChainsTail(log) if isinstance(log, PostgresLog) else FolderTail(log)
+# ── The thread ───────────────────────────────────────────────────────────────────────────────────
+
+
+class FillThread:
+    """Fills every few seconds; several times a second while a page is open. It rests longer than it
+    works, so that a long log is read beside the daemon's calls."""
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler = filler
+        self.version = 0
+        """Grows when calls were added."""
+        self.problem = ""
+        """Why the sums cannot be filled; empty where they can."""
+        self._asked = float("-inf")
+        self._ending = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="anaphora dashboard", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread; what it was adding is added at the next start."""
+        self._ending.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.filler.close()
+
+    def asked(self) -> None:
+        """A page asks for something."""
+        before, self._asked = self._asked, monotonic()
+        if self._asked - before > _OPEN:
+            self._wake.set()
+
+    @property
+    def _page_is_open(self) -> bool:
+        return monotonic() - self._asked < _OPEN
+
+    def fill(self, pause: Pause) -> None:
+        """Adds all that is new. For callers without a thread."""
+        while self.filler.fill(pause):
+            self.version += 1
+        self.problem = self.filler.problem
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                if not self._fill():
+                    self._wake.wait(_SHORT_INTERVAL if self._page_is_open else _INTERVAL)
+                    self._wake.clear()
+        except _Ended:
+            pass
+
+    def _fill(self) -> bool:
+        """Whether there may be more."""
+        try:
+            more = self.filler.fill(self._rest)
+        except _Ended:
+            raise
+        except Exception as problem:  # a page shows what was summed before
+            self._failed(problem)
+            return False
+        self.problem = self.filler.problem
+        self.version += more
+        return more
+
+    def _failed(self, problem: Exception) -> None:
+        if isinstance(problem, sqlite3.DatabaseError) and not isinstance(
+            problem, sqlite3.OperationalError
+        ):
+            self.filler.discard()  # damaged: it is made anew
+        known = isinstance(problem, OSError | sqlite3.Error | AnaphoraError)
+        reason = str(problem) if known else described(problem)
+        if reason != self.problem:
+            log(
+                logging.ERROR, f"the sums of the dashboard were not filled: {reason}", problem, _log
+            )
+        self.problem = reason
+
+    def _rest(self, worked: float) -> None:
+        if self._ending.wait(worked * (_SHORT_REST if self._page_is_open else _REST)):
+            raise _Ended
+
+
+class _Ended(Exception):
+    """The thread ends within a batch, which is not written."""

@@ -1,19 +1,34 @@
-"""Queries of the sums: of one state of the file, for one view and the app that may see it."""
+"""Queries of the sums: of one state of the tables, for one view and the app that may see it.
+
+A range of time is taken apart into whole steps of which sums are kept, and remainders at its ends.
+"""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.values import BlockSums, View
+import msgspec
+
+from anaphora.dashboard.values import View
 from anaphora.dashboard.view import steps_of
 
-from .batch import seconds_of
-from .filling import FillState
-from .ranges import pieces, whole_pieces
-from .schema import ALL_CALLS, BLOCK_FIGURES, BLOCK_MASKS, MASKS, SUMS
+from .adding import FillState, seconds_of
+from .schema import (
+    ALL_CALLS,
+    BLOCK_FIGURES,
+    BLOCK_MASKS,
+    HOUR,
+    MASKS,
+    MINUTE,
+    QUARTER,
+    STEPS,
+    SUMS,
+    THIRD,
+)
+from .sums import BlockSums, CallTotals
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -32,10 +47,23 @@ _MOST_TIMES = 20_000
 class Selection:
     """The calls that a view means, as conditions on the tables."""
 
-    def __init__(self, database: sqlite3.Connection, state: FillState, view: View) -> None:
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        state: FillState,
+        view: View,
+        since: float,
+        until: float,
+        *,
+        masked: bool = False,
+    ) -> None:
+        """`since` and `until`: the range of the view, or a wider one. `masked`: without what calls
+        read of other apps."""
         self.database = database
         self.state = state
         self.view = view
+        self.since, self.until = since, until
+        self.masked = masked
         self.ids = {name: self._id(name) for name in (*_FILTERS, "label")}
         self.empty = any(id == 0 for id in self.ids.values())
         """A filter names something that no call has."""
@@ -59,14 +87,75 @@ class Selection:
         found = [(name, id) for name, id in wanted if id is not None]
         return "".join(f" AND {name} = ?" for name, _ in found), [id for _, id in found]
 
-    def of_calls(self, since: float, until: float) -> tuple[str, list[float]]:
-        """The condition on the table of calls."""
+    def of_calls(
+        self, since: float | None = None, until: float | None = None
+    ) -> tuple[str, list[float]]:
+        """The condition on the table of calls; within the range, or a part of it."""
         text, values = self.filters()
+        since, until = (
+            self.since if since is None else since,
+            self.until if until is None else until,
+        )
         condition, found = f"at >= ? AND at < ?{text}", [since, until, *values]
         if (label := self.ids["label"]) is not None:
             condition += f" AND label_set {_SETS}"
             found.append(label)
         return condition, found
+
+
+class RangePiece(msgspec.Struct, frozen=True):
+    """Part of a range."""
+
+    step: int
+    """0: the calls themselves."""
+    since: float
+    until: float
+
+
+def pieces(since: float, until: float, within: int, state: FillState) -> list[RangePiece]:
+    """`within`: each step must be part of one such longer step."""
+    found: list[RangePiece] = []
+    if state.calls_since and since <= state.calls_since:  # hours, as their calls are not kept
+        kept = (state.calls_since // HOUR + 1) * HOUR
+        end = min(math.ceil(until / HOUR) * HOUR, kept)
+        # Minutes are only used where there are no hours yet.
+        longer = [step for step in STEPS if step > HOUR and within % step == 0]
+        hours = [MINUTE, HOUR, *longer]
+        found, since = _split(since // HOUR * HOUR, end, hours, state), kept
+    return found + _split(since, until, [step for step in STEPS if within % step == 0], state)
+
+
+def whole_pieces(
+    since: float, until: float, state: FillState, steps: Sequence[int] = STEPS
+) -> list[RangePiece]:
+    """The range widened to whole steps."""
+    first, last = (MINUTE if at >= state.minutes_since else HOUR for at in (since, until))
+    since = math.floor(since / first) * first
+    until = math.ceil(until / last) * last
+    return _split(since, until, steps, state)
+
+
+def _split(since: float, until: float, steps: Sequence[int], state: FillState) -> list[RangePiece]:
+    if since >= until:
+        return []
+    if not steps:
+        return [RangePiece(0, since, until)]
+    step, finer = steps[-1], steps[:-1]
+    if step > MINUTE and until > state.longer_until:
+        kept = min(max(state.longer_until, since), until)
+        minutes = [each for each in steps if each == MINUTE]
+        return [*_split(since, kept, steps, state), *_split(kept, until, minutes, state)]
+    if step in (MINUTE, QUARTER) and since < state.minutes_since < until:
+        kept = state.minutes_since
+        return [*_split(since, kept, (), state), *_split(kept, until, steps, state)]
+    begin, end = math.ceil(since / step) * step, math.floor(until / step) * step
+    if begin >= end or (step in (MINUTE, QUARTER) and until <= state.minutes_since):
+        return _split(since, until, finer, state)
+    return [
+        *_split(since, begin, finer, state),
+        RangePiece(step, begin, end),
+        *_split(end, until, finer, state),
+    ]
 
 
 def _figure(name: str, masked: bool, masks: Sequence[str]) -> str:
@@ -76,7 +165,7 @@ def _figure(name: str, masked: bool, masks: Sequence[str]) -> str:
 
 
 def sum_columns(masked: bool, names: Sequence[str] = SUMS, masks: Sequence[str] = MASKS) -> str:
-    """The figures of `CallSums`, summed."""
+    """The figures of `CallTotals`, summed."""
     return ", ".join(f"sum({_figure(name, masked, masks)})" for name in names)
 
 
@@ -85,11 +174,11 @@ def single_columns(masked: bool) -> str:
     return ", ".join(_figure(name, masked, MASKS) for name in SUMS)
 
 
-def call_sums(figures: Sequence[int]) -> CallSums:
-    return CallSums(**dict(zip(CallSums.__struct_fields__, figures, strict=True)))
+def call_sums(figures: Sequence[int]) -> CallTotals:
+    return CallTotals(**dict(zip(CallTotals.__struct_fields__, figures, strict=True)))
 
 
-def _add_sums(groups: dict[Any, CallSums], key: object, figures: Sequence[int]) -> None:
+def _add_sums(groups: dict[Any, CallTotals], key: object, figures: Sequence[int]) -> None:
     sums = call_sums(figures)
     if (known := groups.get(key)) is None:
         groups[key] = sums
@@ -100,16 +189,11 @@ def _add_sums(groups: dict[Any, CallSums], key: object, figures: Sequence[int]) 
 class SumQueries:
     """Sums of a selection."""
 
-    def __init__(self, selection: Selection, *, masked: bool) -> None:
-        self._of = selection
-        self._masked = masked
-        view = selection.view
-        self.steps = steps_of(view)
-        self._pieces = (
-            []
-            if selection.empty
-            else pieces(view.since, view.until, self.steps.seconds, selection.state)
-        )
+    def __init__(self, selection: Selection) -> None:
+        self._of = of = selection
+        self._sums = sum_columns(of.masked)
+        self.steps = steps_of(of.view)
+        self._pieces = [] if of.empty else pieces(of.since, of.until, self.steps.seconds, of.state)
 
     def _rows(self, table: str, columns: str, group: str, of_calls: str = "") -> Iterable[Row]:
         """Of each piece, grouped. `of_calls` are further conditions on the table of calls."""
@@ -132,34 +216,34 @@ class SumQueries:
                     f"SELECT {columns} FROM {calls} WHERE true{of_calls} GROUP BY {group}", found
                 )
 
-    def points(self) -> dict[int, CallSums]:
+    def points(self) -> dict[int, CallTotals]:
         """By the number of the step."""
         start, seconds = int(self.steps.start), self.steps.seconds
-        columns = f"(start - {start}) / {seconds}, {sum_columns(self._masked)}"
-        groups: dict[int, CallSums] = {}
+        columns = f"(start - {start}) / {seconds}, {self._sums}"
+        groups: dict[int, CallTotals] = {}
         for point, *figures in self._rows("sums", columns, "1"):
             # A range that was widened has parts outside of its steps.
             _add_sums(groups, min(max(point, 0), self.steps.count - 1), figures)
         return groups
 
-    def by_name(self) -> tuple[dict[str, CallSums], dict[str, CallSums], dict[str, CallSums]]:
+    def by_name(self) -> tuple[dict[str, CallTotals], dict[str, CallTotals], dict[str, CallTotals]]:
         """By app, by provider and by model."""
         texts = self._of.names(_FILTERS)
         apps, providers, models = (
-            dict[str, CallSums](),
-            dict[str, CallSums](),
-            dict[str, CallSums](),
+            dict[str, CallTotals](),
+            dict[str, CallTotals](),
+            dict[str, CallTotals](),
         )
-        columns = f"app, provider, model, {sum_columns(self._masked)}"
+        columns = f"app, provider, model, {self._sums}"
         for row in self._rows("sums", columns, "1, 2, 3"):
             for groups, id in zip((apps, providers, models), row[:3], strict=True):
                 if texts[id]:
                     _add_sums(groups, texts[id], row[3:])
         return _by_cost(apps), _by_cost(providers), _by_cost(models)
 
-    def causes(self) -> dict[str, CallSums]:
-        texts, groups = self._of.names(("cause",)), dict[str, CallSums]()
-        columns = f"cause, {sum_columns(self._masked)}"
+    def causes(self) -> dict[str, CallTotals]:
+        texts, groups = self._of.names(("cause",)), dict[str, CallTotals]()
+        columns = f"cause, {self._sums}"
         for id, *figures in self._rows("causes", columns, "1", " AND cause > 0"):
             _add_sums(groups, texts[id], figures)
         return dict(sorted(groups.items(), key=lambda item: -item[1].lost))
@@ -183,23 +267,51 @@ class SumQueries:
         return groups
 
 
-def _by_cost(groups: dict[str, CallSums]) -> dict[str, CallSums]:
+def _by_cost(groups: dict[str, CallTotals]) -> dict[str, CallTotals]:
     return dict(sorted(groups.items(), key=lambda item: -item[1].cost_nano_usd))
+
+
+def groups(of: Selection, table: str, column: str) -> dict[str, CallTotals]:
+    """All sums of a table by one of its columns, over whole steps and without filters; in the order
+    of the first calls."""
+    texts, found = of.names((column,)), dict[int, CallTotals]()
+    labels = "" if table in ("tags", "changed") else f" AND label_set = {ALL_CALLS}"
+    for piece in whole_pieces(of.since, of.until, of.state):
+        for id, *figures in of.database.execute(
+            f"SELECT {column}, {sum_columns(of.masked)} FROM {table}"
+            f" WHERE step = ? AND start >= ? AND start < ?{labels} GROUP BY 1",
+            (piece.step, piece.since, piece.until),
+        ):
+            _add_sums(found, id, figures)
+    return {texts[id]: sums for id, sums in sorted(found.items())}
+
+
+def days(of: Selection) -> dict[int, CallTotals]:
+    """All calls by the number of the UTC day since 1970."""
+    found: dict[int, CallTotals] = {}
+    for piece in whole_pieces(of.since, of.until, of.state, STEPS[: STEPS.index(THIRD) + 1]):
+        for day, *figures in of.database.execute(
+            f"SELECT start / 86400, {sum_columns(of.masked)} FROM sums"
+            f" WHERE step = ? AND label_set = {ALL_CALLS} AND start >= ? AND start < ? GROUP BY 1",
+            (piece.step, piece.since, piece.until),
+        ):
+            _add_sums(found, day, figures)
+    return dict(sorted(found.items()))
 
 
 # ── Blocks ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def block_sums(of: Selection, *, masked: bool) -> dict[str, BlockSums]:
+def block_sums(of: Selection) -> list[BlockSums]:
     """By label, those with the most tokens first."""
     if of.empty:
-        return {}
+        return []
     texts, found = of.names(("label",)), dict[int, BlockSums]()
     names = [name for name in BLOCK_FIGURES if not name.startswith("own_")]
-    columns = sum_columns(masked, names, BLOCK_MASKS)
+    columns = sum_columns(of.masked, names, BLOCK_MASKS)
     for label, *figures in _of_blocks(of, "blocks", columns, ""):
         added = BlockSums(**dict(zip(_BLOCK_FIELDS, figures, strict=True)))
-        found.setdefault(label, BlockSums()).add_sums(added)
+        found.setdefault(label, BlockSums(label=texts[label])).add_sums(added)
     kinds = of.names(("change",))
     for label, change, count in _of_blocks(of, "changes", "change, sum(breaks)", ", change"):
         changes = found[label].changes
@@ -208,15 +320,15 @@ def block_sums(of: Selection, *, masked: bool) -> dict[str, BlockSums]:
     query = "SELECT label, kind, ttl FROM app_labels WHERE ? IS NULL OR app = ? ORDER BY at"
     for label, kind, ttl in of.database.execute(query, (app, app)):
         if label in found:
-            found[label].kind, found[label].ttl = kind, ttl
-    ordered = sorted(found.items(), key=lambda item: -item[1].tokens)
-    return {texts[label]: sums for label, sums in ordered}
+            sums = found[label]
+            sums.kind, sums.ttl = kind or sums.kind, ttl or sums.ttl
+    return sorted(found.values(), key=lambda sums: -sums.tokens)
 
 
 def _of_blocks(of: Selection, table: str, columns: str, group: str) -> Iterable[Row]:
     text, values = of.filters()
     label = of.ids["label"]
-    for piece in whole_pieces(of.view.since, of.view.until, of.state):
+    for piece in whole_pieces(of.since, of.until, of.state):
         # By label: so each part that is read is contiguous.
         yield from of.database.execute(
             f"SELECT label, {columns} FROM names CROSS JOIN {table} ON label = id AND step = ?"
@@ -245,9 +357,9 @@ def first_bytes(of: Selection) -> dict[str, tuple[float, float]]:
 def _histograms(of: Selection) -> dict[int, list[tuple[float, int]]]:
     provider = of.ids["provider"]
     counts: dict[int, dict[int, int]] = {}
-    for piece in whole_pieces(of.view.since, of.view.until, of.state):
+    for piece in whole_pieces(of.since, of.until, of.state):
         for id, bucket, calls in of.database.execute(
-            "SELECT provider, bucket, sum(calls) FROM latency WHERE step = ? AND start >= ?"
+            "SELECT provider, bucket, sum(times) FROM latency WHERE step = ? AND start >= ?"
             " AND start < ? AND (? IS NULL OR provider = ?) GROUP BY provider, bucket",
             (piece.step, piece.since, piece.until, provider, provider),
         ):
@@ -260,7 +372,7 @@ def _histograms(of: Selection) -> dict[int, list[tuple[float, int]]]:
 
 
 def _times_of_calls(of: Selection) -> dict[int, list[tuple[float, int]]]:
-    condition, values = of.of_calls(of.view.since, of.view.until)
+    condition, values = of.of_calls()
     query = (
         f"SELECT provider, first FROM calls WHERE {condition} AND first IS NOT NULL"
         " ORDER BY at DESC LIMIT ?"

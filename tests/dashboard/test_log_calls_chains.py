@@ -15,7 +15,8 @@ from support.servers import PostgresServer, wait_until
 
 from anaphora.audit import AuditLog, prune
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.dashboard.rollups import RollupSource, chain_tail
+from anaphora.dashboard.past_calls import log_tail
+from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.errors import InvalidRequest, Io
 
@@ -33,7 +34,7 @@ class Node:
     """The dashboard of one node."""
 
     def __init__(self, folder: Path, log: PostgresLog) -> None:
-        self.source = RollupSource(folder / "dashboard.db", log, clock=lambda: NOW)
+        self.source = LogCalls(folder / "dashboard.db", log, clock=lambda: NOW)
 
     @property
     def ids(self) -> list[str | None]:
@@ -161,7 +162,7 @@ def test_many_chains_are_read_a_part_at_a_time(
 ) -> None:
     """Those that are closed, old and complete are not looked at again."""
     log, url = place
-    monkeypatch.setattr(chain_tail, "_MOST_CHAINS", 3)
+    monkeypatch.setattr(log_tail, "_MOST_CHAINS", 3)
     for number in range(8):
         fill_chains(log, [envelope(10 * number + each) for each in range(5)], nodes=1)
     expected = names(*(10 * number + each for number in range(8) for each in range(5)))
