@@ -19,6 +19,7 @@ from support.daemon import GRANT, NO_TLS, create_home
 from support.honest_apps import WIRES, Answer, Bill, Chat, charges, provider_bills
 from support.ledgers import memory_folder
 from support.servers import PostgresServer
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
@@ -73,7 +74,7 @@ def clients(urls: list[str], tokens: dict[str, str]) -> Iterator[Callable[[Chat]
                     httpx.Client(
                         base_url=url,
                         headers={"authorization": f"Bearer {token}"},
-                        timeout=60,
+                        timeout=PATIENCE,
                         verify=NO_TLS,
                     )
                 )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.virtual_emulator import VirtualEmulator, run_virtual
+from support.waiting import PATIENCE
 
 from anaphora import AsyncClient, Call, Conversation, Message, Params, PromptIR
 from anaphora.cache.plan.deferred import MOST_WAITING, SentTurn, _WaitingCall
@@ -296,7 +297,7 @@ def test_log_may_format_a_response_while_a_verdict_fails(monkeypatch: pytest.Mon
 
     def fail(*_: object, **__: object) -> Outcome:
         simulates.set()
-        assert handler.formats.wait(60)
+        assert handler.formats.wait(PATIENCE)
         raise RuntimeError("broken")
 
     played(monkeypatch, "anthropic", script=turns)
@@ -304,13 +305,13 @@ def test_log_may_format_a_response_while_a_verdict_fails(monkeypatch: pytest.Mon
     monkeypatch.setattr(root, "handlers", [handler])
     making = threading.Thread(target=lambda: responses[0].verdict, daemon=True)
     making.start()
-    assert simulates.wait(60)
+    assert simulates.wait(PATIENCE)
     logs = threading.Thread(
         target=lambda: logging.getLogger("app").error("%r", responses[1]), daemon=True
     )
     logs.start()
     for thread in (making, logs):
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "they wait for each other"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from support.ledgers import an_app, memory_folder
 from support.node_ledgers import LedgerNodes
 from support.servers import PostgresServer, RedisServer
+from support.waiting import until
 
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Spent
@@ -50,10 +51,13 @@ def test_large_batches_cost_in_proportion_to_their_size(database_url: str, tmp_p
             holds += await asyncio.gather(*some)
         for hold in holds:
             hold.settle_later(7, "billed", labels={"rules": 3})
+
         # On a busy machine a write may take longer than the store waits for it: it is written again.
-        async with asyncio.timeout(60):
-            while (spent := await ledger.spent("shop")).held:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async def settled() -> bool:
+            return not (await ledger.spent("shop")).held
+
+        await until(settled, "nothing is held")
+        spent = await ledger.spent("shop")
         await store.close()
         return spent
 
