@@ -236,8 +236,8 @@ class LedgerNodes:
     # ── Faults ───────────────────────────────────────────────────────────────────────────────────
 
     def _faults(self, kills: int) -> list[Callable[[], Awaitable[None]]]:
-        """For each ten kills one of the others, in an order that is drawn."""
-        ways = range(max(1, kills // 10))
+        """For each ten kills one of the others, and all kinds of them, in an order that is drawn."""
+        ways = range(max(3, kills // 10))
         faults: list[Callable[[], Awaitable[None]]] = [self._kill_one] * kills
         faults += [functools.partial(self._pause, killed=way % 3 == 2) for way in ways]
         faults += [functools.partial(self._lose_postgres, way % 3) for way in ways]

@@ -17,7 +17,7 @@ from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.postgres.address import PostgresAddress
 
 
-def test_thirty_kills_of_nodes_under_load(
+def test_twelve_kills_of_nodes_under_load(
     postgres_server: PostgresServer, database_url: str, redis_server: RedisServer, redis_url: str
 ) -> None:
     """Kills, pauses, restarts of PostgreSQL, losses of Redis, skewed clocks, midnights and ends of
@@ -25,14 +25,14 @@ def test_thirty_kills_of_nodes_under_load(
     assert redis_url == redis_server.url
     with memory_folder() as folder:
         nodes = LedgerNodes(folder, postgres_server, database_url, redis_server, seed=21)
-        outcome = asyncio.run(nodes.run(30))
-    assert outcome.kills >= 30
+        outcome = asyncio.run(nodes.run(12))
+    assert outcome.kills >= 12
     assert outcome.woken == 2
     assert outcome.pauses == outcome.postgres_losses == outcome.redis_losses == 3
     assert outcome.days > 3
     # Limits were reached, PostgreSQL was missed, nodes were swept, and much was settled.
     assert min(outcome.refused, outcome.unavailable, outcome.at_bound) > 0
-    assert outcome.settled > 300
+    assert outcome.settled > 150
 
 
 def test_large_batches_cost_in_proportion_to_their_size(database_url: str, tmp_path: Path) -> None:
