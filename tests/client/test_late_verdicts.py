@@ -8,7 +8,7 @@ import gc
 import logging
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,10 +38,11 @@ words = "An answer to that, please, and in some more words than you need. " * 12
 
 
 @pytest.fixture
-def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def most(request: pytest.FixtureRequest) -> Iterator[int]:
     count: int = request.param
-    monkeypatch.setattr(deferred, "MOST_WAITING", count)
-    return count
+    with pytest.MonkeyPatch.context() as patch:  # a run on the virtual clock undoes the test's own
+        patch.setattr(deferred, "MOST_WAITING", count)
+        yield count
 
 
 def judged(record: Record) -> tuple[object, ...]:
