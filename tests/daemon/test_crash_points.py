@@ -27,7 +27,7 @@ from support.ledgers import rows
 from support.nodes import create_node_homes, running_node
 from support.postgres_logs import execute
 from support.scripted_provider import ScriptedProvider, scripted_provider
-from support.servers import wait_until
+from support.waiting import wait_until
 
 from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.envelope import KilledNode
