@@ -12,6 +12,7 @@ from support.tables import each_row
 from anaphora import errors, wire
 from anaphora.cache.verdict import Verdict
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.endpoints.errors import error_response
 from anaphora.daemon.endpoints.headers import (
     forwarded_headers,
@@ -23,7 +24,6 @@ from anaphora.daemon.endpoints.headers import (
 from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
 from anaphora.daemon.endpoints.writing import StreamBody
-from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
 

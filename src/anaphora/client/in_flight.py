@@ -168,6 +168,14 @@ class InFlight:
             notices=notices,
         )
 
+    def complete_error(self, problem: BaseException) -> None:
+        """Adds to the error of a call that failed what is known of the call."""
+        if isinstance(problem, AnaphoraError):
+            problem.attempts = tuple(self.attempts)
+            if problem.partial is None:
+                # A reply in another form than requested was paid for, too.
+                problem.partial = self.reply
+
     def failed_record(self, error: BaseException) -> Record:
         """The record of a call that failed, or whose response could not be used."""
         name = type(error).__name__

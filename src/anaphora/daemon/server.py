@@ -38,8 +38,9 @@ from anaphora.serving.server import (
 from .access.credentials import Peers
 from .access.identity import Directory
 from .access.unread import UnreadBytes
+from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
 from .checking import price_warnings
-from .handler import READY, DaemonHandler, Readiness, UiHandler
+from .handler import DaemonHandler
 from .home import Home, HomeLock
 from .home.config import DaemonConfig
 from .home.extensions import Grants
@@ -53,6 +54,8 @@ from .tracing import RequestTraces, call_traces
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
+
+    from .ui.service import UiService
 
 _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 #: Seconds between two looks at files, certificates and expired tokens.
@@ -128,10 +131,20 @@ class Daemon:
         return self._files.current
 
     def handler(
-        self, config: DaemonConfig, *, tls: bool, ui: UiHandler | None = None
+        self, config: DaemonConfig, *, tls: bool, ui: UiService | None = None
     ) -> DaemonHandler:
+        pipeline = self.services.calls.pipeline
+        pipeline.use(
+            AuthenticateApp(
+                self.services.directory,
+                self.readiness,
+                self.unread,
+                reload=self.reload_if_changed,
+            )
+        )
         return DaemonHandler(
             self.services.directory,
+            pipeline,
             self.services.rpc,
             self.services.endpoints,
             peers=Peers(config.trusted_proxies, behind_proxy=config.behind_proxy, tls=tls),
@@ -140,7 +153,6 @@ class Daemon:
             metrics=self.metrics,
             slots=self.services.slots,
             unread=self.unread,
-            before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
             ui=ui,
         )
@@ -160,7 +172,7 @@ class Daemon:
         before, settings = self.settings, self._files.reload()
         for problem in self._files.problems:
             _log.error("not reloaded: %s", problem)
-        self.services.calls.texts.allow(settings.daemon.ui.shows_text)
+        self.services.calls.tools.texts.allow(settings.daemon.ui.shows_text)
         if _needs_restart(before.daemon, settings.daemon):
             _log.warning("the daemon section of llm.yaml has changed: restart to use it")
         self.services.directory.set_grants(settings.grants)
@@ -199,7 +211,7 @@ class Daemon:
             try:
                 self.reload_if_changed()
                 handler.end_expired()
-                self.services.calls.write_refusals()
+                self.services.calls.tools.denials.write_minute()
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
@@ -305,7 +317,7 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
             "When the TLS certificate expires, since 1970",
             lambda: certificate.expires,
         )
-    ui: UiHandler | None = None
+    ui: UiService | None = None
     pages: tuple[str, ...] = ()
     if config.ui.enabled:
         from .ui.access import LINKED_PAGES

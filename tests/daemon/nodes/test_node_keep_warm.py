@@ -39,7 +39,7 @@ class Shifted:
 
 
 def ledger_of(daemon: TestedDaemon) -> Ledger:
-    return daemon.daemon.services.calls._tools.ledger
+    return daemon.daemon.services.calls.tools.ledger
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def kept_bytes(node: WarmDaemon) -> int:
-    refresher = node.daemon.daemon.services.calls._refresher
+    refresher = node.daemon.daemon.services.calls.tools.refresher
     assert refresher is not None
     return refresher._bytes
 
@@ -132,7 +132,7 @@ def test_late_news_of_an_earlier_call_changes_nothing(
     with two_nodes(shifted, tmp_path, emu, database_url, redis_url) as (_, node):
         Conversation(node).converse(7, 7, 7)
         eventually(lambda: kept_bytes(node) > 0)
-        refresher = node.daemon.daemon.services.calls._refresher
+        refresher = node.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         (conversation,) = refresher._conversations
         news = msgspec.msgpack.encode(("continued", conversation))

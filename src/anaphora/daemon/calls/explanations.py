@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
 from anaphora.daemon.shared_state import SharedState
-from anaphora.daemon.values import AppCall, AppReply
+
+from .call import AppCall, AppReply
 
 #: Calls that are kept: of one app, and of all.
 _MOST_OF_APP, _MOST_APPS = 256, 64

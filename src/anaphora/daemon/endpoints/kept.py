@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from anaphora.daemon.calls.call import AppReply
 from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.daemon.store import HandleKind, HandleRow, Store
-from anaphora.daemon.values import AppReply
 from anaphora.errors import AnaphoraError
 from anaphora.values import Opaque, Part, Reply, Usage
 from anaphora.wire.openai_responses.types import ITEM, WIRE

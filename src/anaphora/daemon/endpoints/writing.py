@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from anaphora import wire as wires
+from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.calls.stream_usage import UsageFilter
-from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import (
     Notice,

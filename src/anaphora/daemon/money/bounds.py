@@ -27,7 +27,7 @@ from anaphora.daemon.store import LARGEST_AMOUNT
 from anaphora.rendered import Rendered
 from anaphora.values import Ttl
 
-from .surcharges import price_factor
+from .billed_prices import price_factor
 
 _MILLION = 1_000_000
 #: Handles behind which there is history that is billed as input.

@@ -24,20 +24,19 @@ from anaphora.rendered import Mark, Plan
 from anaphora.values import Reply, ReplyEnd, Ttl
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
-from .billed_prices import booked_model
+from .billed_prices import Surcharge, booked_model, rates_of
 from .bounds import CostBound
 from .ledger import Ledger, OpenHold
-from .reported_usage import checked_cost
 from .settling import (
     AttemptCost,
     FailedOutput,
+    checked_cost,
     cost_of_failure,
     cost_of_reply,
     label_costs,
     nano_usd_up,
     thinks_unseen,
 )
-from .surcharges import Surcharge, rates_of
 
 _log = logging.getLogger("anaphora.daemon")
 

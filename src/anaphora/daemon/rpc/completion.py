@@ -10,6 +10,7 @@ from msgspec import Meta
 from anaphora.client.arguments import tools_of
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import output_of
+from anaphora.daemon.calls.call import AppReply
 from anaphora.daemon.messages import (
     LONGEST_NAME,
     MOST_MESSAGES,
@@ -17,7 +18,6 @@ from anaphora.daemon.messages import (
     LlmCompleteResponse,
     LlmUsage,
 )
-from anaphora.daemon.values import AppReply
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.values import CachePolicy, Message, Notice, Refusal, StopReason, Text

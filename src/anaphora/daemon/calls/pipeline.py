@@ -1,0 +1,101 @@
+"""The way of a call through the daemon: its steps in order, and when each of them runs.
+
+    authenticate ▸ read ▸ permit ▸ plan ▸ hold ▸ send ▸ relay ▸ settle ▸ judge ▸ audit
+
+A call of an app is a call of the client (decision 0023): attempts, retries, rate limits and
+breakers are the client's. So `plan`, `hold`, `send` and `settle` run once for each attempt, when
+the client asks for that; the others run once.
+
+| moment | asked for by | steps |
+|---|---|---|
+| `arrive` | the handler, for each request | authenticate |
+| `read` | the endpoint; JSON-RPC reads its messages itself | read |
+| `enter` | the service | permit; audit (whether rows can be written) |
+| `prepare` | the client, for each target | plan |
+| `begin` | the client, when the rate limits let an attempt pass | hold, send; judge, for streams |
+| `end` | the client, for each attempt | settle |
+| `answer` | the client's call, when it was answered or has failed | plan, judge |
+| `reply` | the same, next | relay, audit |
+| `behind` | the service, when the answer has gone to the app | audit |
+
+Between `begin` and `end` lie the provider and the pieces of streams, of which `relay` makes what
+the app may see. Verdict and cost are known at `answer`, and go with the reply. Audit rows are made
+and written by the thread of their log; a daemon that is killed before that writes them when it
+starts (decision 0028).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from anaphora.client.failures import log
+
+from .call import AppCall, Outcome
+from .steps import Step
+
+ORDER = (
+    "authenticate", "read", "permit", "plan", "hold", "send", "relay", "settle", "judge", "audit",
+)  # fmt: skip
+#: The steps that run at each moment: `before` on the way to the provider, `after` on the way back.
+BEFORE = {
+    "arrive": ("authenticate",),
+    "read": ("read",),
+    "enter": ("permit", "audit"),
+    "prepare": ("plan",),
+    "begin": ("hold", "send", "judge"),
+}
+AFTER = {"end": ("settle",), "answer": ("plan", "judge"), "reply": ("relay", "audit")}
+BEHIND = ("audit",)
+
+
+class CallPipeline:
+    """Runs the steps of calls. Any of them can be left out: in a benchmark, or in a test."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps: dict[str, Step] = {}
+        self.use(*steps)
+
+    def use(self, *steps: Step) -> None:
+        """Adds steps, each in its place; one of the same name is replaced."""
+        found = self.steps | {step.name: step for step in steps}
+        self.steps = {name: found[name] for name in ORDER if name in found}
+        self._before = {
+            moment: tuple(
+                step.before for step in self._named(names) if type(step).before is not Step.before
+            )
+            for moment, names in BEFORE.items()
+        }
+        self._after = {
+            moment: tuple(
+                step.after for step in self._named(names) if type(step).after is not Step.after
+            )
+            for moment, names in AFTER.items()
+        }
+
+    def _named(self, names: Iterable[str]) -> list[Step]:
+        return [self.steps[name] for name in names if name in self.steps]
+
+    def without(self, *names: str) -> CallPipeline:
+        return CallPipeline(step for name, step in self.steps.items() if name not in names)
+
+    async def before(self, moment: str, call: AppCall) -> None:
+        for step in self._before[moment]:
+            await step(call)
+
+    def after(self, moment: str, call: AppCall, outcome: Outcome) -> None:
+        for step in self._after[moment]:
+            step(call, outcome)
+
+    def behind(self, call: AppCall) -> None:
+        """Runs what nobody waits for once the app has its answer: in the next turn of the event
+        loop, and so in the order of the calls."""
+        asyncio.get_running_loop().call_soon(self._behind, call)
+
+    def _behind(self, call: AppCall) -> None:
+        for step in self._named(BEHIND):
+            try:
+                step.behind(call)
+            except Exception as problem:
+                log(logging.ERROR, f"{step.name} failed behind an answer", problem)
