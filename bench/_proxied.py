@@ -149,7 +149,7 @@ def proxy(port: int, upstream_port: int, *, watched: bool) -> None:
     observers: list[Observer] = []
     pages = None
     if watched:
-        from anaphora.proxy.judging import Judge
+        from anaphora.traffic.judging import Judge
 
         judge = Judge()
         observers.append(judge)

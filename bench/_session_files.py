@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anaphora.analysis import request_log, trace
+from anaphora.analysis import trace
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, numbered
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.traffic import request_log
 
 Json = dict[str, Any]
 TEXT = "lorem ipsum dolor " * 6

@@ -36,10 +36,10 @@ from anaphora.serving.guard import HostGuard
 from anaphora.tokens import Counts
 from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
-from anaphora.wire.errors import overflow_class, retry_after
+from anaphora.wire.errors import overflow_class
 from anaphora.wire.message_dicts import read_message
 from anaphora.wire.parts import reply_events
-from anaphora.wire.ratelimits import read_limits
+from anaphora.wire.response_headers import read_limits, retry_after
 
 LARGEST = 4 * 1024 * 1024
 DOUBLINGS = 4

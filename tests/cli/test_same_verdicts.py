@@ -27,9 +27,9 @@ from anaphora.cache.lifetime import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.cli.common import anaphora
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.traffic.judging import Judge
 
 #: By the name of the provider: that of the catalog, and the path at the proxy and the daemon.
 PLACES = {

@@ -553,7 +553,7 @@ def test_failing_step_loses_nothing(
         raise RuntimeError(f"{QUOTED} {KEY}")
 
     monkeypatch.setattr(step, fails)
-    monkeypatch.setattr("anaphora.client.pool.CircuitBreaker", RecoveredBreaker)
+    monkeypatch.setattr("anaphora.client.target.CircuitBreaker", RecoveredBreaker)
     with clean_log(caplog):
         played = play(way, emu, texts=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)

@@ -33,8 +33,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses, RequestAddress
 from anaphora.integrations.observation import shared
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import CallJudge
+from anaphora.traffic.calls import JudgedCall
+from anaphora.traffic.judging import CallJudge
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 

@@ -45,7 +45,8 @@ def _after(method: Callable[..., Any]) -> Callable[..., Any]:
 def _arm(point: str) -> None:
     """Lets this process die at a step."""
     from anaphora.audit import log, writer
-    from anaphora.client.transport import over_aiohttp
+    from anaphora.client.transport.connections import Connections
+    from anaphora.client.transport.exchange import NetworkExchange
     from anaphora.daemon import audit_recovery
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue
@@ -66,8 +67,8 @@ def _arm(point: str) -> None:
         self._writer.on_durable = _die
 
     places: dict[str, tuple[Any, str, Any]] = {
-        "held": (over_aiohttp.AiohttpTransport, "_connect", _die),
-        "written": (over_aiohttp.HttpExchange, "_write", _after(over_aiohttp.HttpExchange._write)),
+        "held": (Connections, "_connect", _die),
+        "written": (NetworkExchange, "_write", _after(NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),

@@ -9,14 +9,14 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.conversation_plans import ReadRequest, read_request
-from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import Prediction, Verdict
 from anaphora.daemon.calls.conversations import CallMemory, RememberedCall
 from anaphora.daemon.shared_state import SharedState
 from anaphora.prompt import Call
 from anaphora.rendered import Plan
+from anaphora.traffic.planning import ReadRequest, read_request
+from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Usage
 from anaphora.wire.reading import decode_members
 

@@ -15,8 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
-from anaphora.analysis.request_log import why_unbilled
-from anaphora.analysis.sent_requests import (
+from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.cache import EarlierCall
+from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
+from anaphora.cache.verdict import Verdict, as_side_call
+from anaphora.catalog.pricing import PriceBook
+from anaphora.errors import InvalidRequest
+from anaphora.traffic.request_log import why_unbilled
+from anaphora.traffic.sent_requests import (
     RequestDefaults,
     ResponseChains,
     SentRequest,
@@ -26,13 +33,6 @@ from anaphora.analysis.sent_requests import (
     paired,
     read_request,
 )
-from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
-from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache import EarlierCall
-from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
-from anaphora.cache.verdict import Verdict, as_side_call
-from anaphora.catalog.pricing import PriceBook
-from anaphora.errors import InvalidRequest
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems

@@ -31,15 +31,15 @@ from anaphora.analysis.lint.checks import (
     lint_text,
     lint_text_samples,
 )
-from anaphora.analysis.sent_requests import (
+from anaphora.analysis.trace.log_lines import LogLine, numbered
+from anaphora.catalog.pricing import PriceBook
+from anaphora.errors import InvalidRequest
+from anaphora.traffic.sent_requests import (
     RequestDefaults,
     SentRequest,
     holds_request,
     read_request,
 )
-from anaphora.analysis.trace.log_lines import LogLine, numbered
-from anaphora.catalog.pricing import PriceBook
-from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .common import (

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.analysis import request_log, trace
+from anaphora.analysis import trace
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import (
@@ -26,6 +26,7 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
+from anaphora.traffic import request_log
 from anaphora.wording import counted
 
 from . import opencode_files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from anaphora.proxy.exchange import ProxyRoute
+    from anaphora.traffic.calls import ProxyRoute
 
 #: A route of a provider that the catalog does not have.
 _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -28,9 +28,10 @@ def routes_of(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRou
     """The routes of the catalog's providers, at the addresses that the user's settings and
     --upstream name, and of providers that the catalog does not have."""
     from anaphora import catalog
-    from anaphora.proxy.exchange import ProxyRoute
     from anaphora.proxy.programs import upstreams_from
-    from anaphora.proxy.routes import checked_upstream, default_routes
+    from anaphora.proxy.routes import default_routes
+    from anaphora.traffic.accounts import checked_upstream
+    from anaphora.traffic.calls import ProxyRoute
     from anaphora.yaml_values import nearest
 
     known = {row.provider for row in catalog.dialects().rows}

@@ -21,12 +21,12 @@ from .upstreams import routes_of, upstream_option
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer
-    from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
-    from anaphora.proxy.placing import Placer
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
     from anaphora.proxy.watched_calls import WatchedCalls
+    from anaphora.traffic.judging import Judge
+    from anaphora.traffic.placing import Placer
 
     from .watch_output import WatchOutput
 
@@ -113,12 +113,11 @@ class _WatchOptions(NamedTuple):
 def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     """The exit code."""
     from anaphora.proxy import launch
-    from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
-    from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import running
-    from anaphora.proxy.summary import summarise
     from anaphora.proxy.watched_calls import WatchedCalls
+    from anaphora.traffic.judging import Judge
+    from anaphora.traffic.placing import Placer
 
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
@@ -146,7 +145,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             port=port if port is not None else 0 if words else _PORT,
         )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
-        output.summary(summarise(judge))
+        output.summary(judge.summary())
         if placer is not None:
             _report_placed(placer)
         if upstream is not None and report_recorded(upstream.player, as_json=False):

@@ -10,8 +10,8 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict, format_usd
 from anaphora.cache.verdict.values import format_loss
-from anaphora.proxy.judged_call import CallKind, JudgedCall
-from anaphora.proxy.summary import WatchSummary
+from anaphora.traffic.calls import CallKind, JudgedCall
+from anaphora.traffic.sums import WatchSummary
 from anaphora.wording import counted, visible_json
 
 from .log_files import unpriced_note

@@ -15,8 +15,8 @@ from typing import IO
 import click
 
 from anaphora.errors import Io
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.summary import WatchSummary
+from anaphora.traffic.calls import JudgedCall
+from anaphora.traffic.sums import WatchSummary
 
 from .common import report_problems, user_folder
 from .terminal import Line, Terminal, print_lines

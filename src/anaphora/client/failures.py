@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from .attempts import AttemptCaller
     from .in_flight import InFlight
-    from .pool import Endpoint
+    from .target import Endpoint
     from .transport import HttpResponse
 
 
@@ -199,6 +199,10 @@ def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
         else notice
         for notice in notices
     )
+
+
+def log_error(message: str, problem: BaseException) -> None:
+    log(logging.ERROR, message, problem)
 
 
 def log(

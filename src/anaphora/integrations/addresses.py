@@ -16,8 +16,8 @@ from anaphora import catalog
 from anaphora.catalog import Dialect
 from anaphora.client.config.environment import base_urls
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.exchange import ProxyRoute
-from anaphora.proxy.routes import checked_upstream
+from anaphora.traffic.accounts import checked_upstream
+from anaphora.traffic.calls import ProxyRoute
 
 from . import bedrock
 

@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression
+from anaphora.traffic.calls import RelayedCall
 from anaphora.values import Notice
-
-from .exchange import RelayedCall
 
 #: Headers that hold an address, and what is sent there.
 _HEADERS = {

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from anaphora.client.failures import log
+from anaphora.traffic.calls import RelayedCall
 
 from .bypasses import bypass_notices
-from .exchange import IdleWorker, Observer, PreparingObserver, RelayedCall
+from .exchange import IdleWorker, Observer, PreparingObserver
 
 #: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
 #: the second, new calls wait for them.

@@ -12,9 +12,8 @@ from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.traffic.judging import Judge
 
-from .judging import Judge
-from .summary import summarise
 from .watched_calls import WatchedCalls
 
 _ROOT = "/_watch"
@@ -66,7 +65,7 @@ class WatchOverview:
         return content
 
     def _summary(self) -> htpy.Node:
-        summary = summarise(self._judge, savings=False)
+        summary = self._judge.summary(savings=False)
         if not summary.calls:
             return None
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]

@@ -29,17 +29,16 @@ from anaphora.serving.exchange import (
     HttpExchange,
     UploadAborted,
 )
-
-from .exchange import (
+from anaphora.traffic.calls import (
     KEPT_BYTES,
     Headers,
     Piece,
     ProxyRoute,
     RelayedCall,
-    Upstream,
     UpstreamRequest,
-    UpstreamResponse,
 )
+
+from .exchange import Upstream, UpstreamResponse
 from .observing import ObserverThread
 from .routes import RouteTable
 from .upstream import NetworkResponse, NetworkUpstream
@@ -180,6 +179,7 @@ class RelayHandler:
             route=call.route,
             path=call.path,
             query=call.query,
+            started=call.started,
             headers=headers,
             body=body,
         )

@@ -10,10 +10,9 @@ from anaphora.dashboard.pages.conversation import conversation
 from anaphora.dashboard.pages.overview import causes_card, charts, errors_card, headline
 from anaphora.dashboard.report import report_file
 from anaphora.dashboard.values import CallQuery, ConversationRow, View
+from anaphora.traffic.judging import Judge
 from anaphora.wording import counted
 
-from .judging import Judge
-from .summary import summarise
 from .watched_calls import WatchedCalls
 
 #: Conversations that are shown in full, those first that lost most.
@@ -23,7 +22,7 @@ _MINUTE = 60.0
 
 def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
     """The HTML of the report."""
-    summary, source = summarise(judge), calls.source
+    summary, source = judge.summary(), calls.source
     if not summary.calls:
         return report_file("Watched calls", [("Summary", htpy.p["No calls."])], made_at)
     view = _whole(calls, made_at)

@@ -8,15 +8,13 @@ without a prefix, too, since some programs take no path in their base URL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
-from anaphora.redaction import shown_url
+from anaphora.traffic.accounts import checked_upstream
+from anaphora.traffic.calls import ProxyRoute
 from anaphora.wire import Wire
-
-from .exchange import ProxyRoute
 
 #: The providers whose own paths need no prefix, and how their paths begin. The rest is OpenAI's.
 _OWN_PATHS = {
@@ -54,22 +52,6 @@ def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
         ProxyRoute(prefix="", provider=provider, upstream=bases[provider])
         for provider in _OWN_PATHS
     ]
-
-
-def checked_upstream(url: str, name: str = "upstream") -> str:
-    """A base URL without a slash at its end."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        valid, parts = False, urlsplit("")
-    if not valid or not url.isascii() or not url.isprintable() or " " in url:
-        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
-        raise InvalidRequest(reason, path=name)
-    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
-        raise InvalidRequest(reason, path=name)
-    return url.rstrip("/")
 
 
 class RouteTable:

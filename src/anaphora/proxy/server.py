@@ -20,8 +20,9 @@ from anaphora.serving.app import ServedApp
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, tuned_interpreter
 from anaphora.serving.server import running as running_server
+from anaphora.traffic.calls import ProxyRoute
 
-from .exchange import Observer, ProxyRoute, Upstream
+from .exchange import Observer, Upstream
 from .observing import ObserverThread
 from .relay import Pages, Place, RelayHandler
 from .routes import RouteTable

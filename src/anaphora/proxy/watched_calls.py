@@ -14,11 +14,10 @@ from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.values import ShownCall
+from anaphora.traffic.calls import OUTCOMES, JudgedCall, RelayedCall
+from anaphora.traffic.judging import Judge
 
 from .auditing import row_of_call
-from .exchange import RelayedCall
-from .judged_call import OUTCOMES, JudgedCall
-from .judging import Judge
 
 #: Notices that are kept: the latest.
 _MOST_NOTICES = 20

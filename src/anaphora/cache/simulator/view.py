@@ -4,7 +4,6 @@ a conversation so that another process can continue it."""
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
@@ -12,17 +11,16 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.catalog import CacheRules, LookbackUnit
-from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
+from anaphora.rendered import ChunkRun, Kind, Mark
 from anaphora.values import Section, Ttl
 
 from .slot_predictor import SavedTemplate
 
 if TYPE_CHECKING:
-    from .markers import EntryTable
     from .prompt import RenderedPrompt
 
-_RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
-_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
+RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
+MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
@@ -57,86 +55,13 @@ class MadeCall(NamedTuple):
     """Tokens of hidden reasoning in the reply; None: not known."""
 
 
-class RenderedBlocks:
-    """The blocks of a rendered call. Positions count blocks from 0."""
-
-    rendered: Rendered
-    _runs: list[tuple[ChunkRun, int]]
-    """The runs, and the first position of each."""
-    cache_params: Mapping[str, bytes]
-    """The parameters that affect the cache, by the names of the rules."""
-
-    def kind(self, position: int) -> Kind:
-        run, first = self._run_of(position)
-        return run.log.kinds[position - first]
-
-    def data(self, position: int) -> bytes:
-        run, first = self._run_of(position)
-        log, index = run.log, position - first
-        data = log.slice(log.start(index), log.ends[index])
-        return data if index else run.lead + data
-
-    def texts(self, begin: int) -> list[bytes]:
-        """The data of all blocks from there on."""
-        texts: list[bytes] = []
-        for run, first in self._runs:
-            if first + run.count > begin:
-                log, low = run.log, max(0, begin - first)
-                start, cut = log.start(low), 0
-                ends = log.ends[low : run.count]
-                data = log.slice(start, ends[-1])
-                new = len(texts)
-                for end in ends:
-                    texts.append(data[cut : end - start])
-                    cut = end - start
-                if not low:
-                    texts[new] = run.lead + texts[new]
-        return texts
-
-    def from_model(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        return is_from_model(run, position - first)
-
-    def can_mark(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        return run.log.splices[position - first] >= 0
-
-    def turn_ends(self, before: int | None = None) -> Iterator[int]:
-        """Where user messages and runs of tool results end, latest first. Runs that begin at
-        `before` or later are left out."""
-        next_kind: Kind | None = None
-        for run, first in reversed(self._runs):
-            if run.section != "messages":
-                continue
-            log, end = run.log, run.count
-            if before is not None and first >= before:
-                next_kind = log.kinds[0]
-                continue
-            for message in range(log.wire_message_of(run.count - 1), -1, -1):
-                kind = log.kinds[end - 1]
-                if kind is _RESULT:
-                    ends = next_kind is not _RESULT
-                else:
-                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
-                if ends:
-                    yield first + end - 1
-                end = log.opens[message]
-                next_kind = log.kinds[end]
-
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        for placed in reversed(self._runs):
-            if position >= placed[1]:
-                return placed
-        raise IndexError(position)
-
-
 def is_from_model(run: ChunkRun, index: int) -> bool:
     """Whether the model wrote a chunk of a run."""
     if run.section != "messages":
         return False
     log = run.log
     # Some wires send tool calls and reasoning outside of any message.
-    if log.kinds[index] in _MODEL_KINDS:
+    if log.kinds[index] in MODEL_KINDS:
         return True
     return log.role_of(index) in ("assistant", "model")
 
@@ -226,7 +151,7 @@ class TokenRuns:
         next_kind: Kind | None = None
         for position in range(len(self) - 1, self.leading, -1):
             kind = self.kind(position)
-            inside_run = kind is _RESULT and next_kind is _RESULT
+            inside_run = kind is RESULT and next_kind is RESULT
             if not self.from_model(position) and not inside_run:
                 yield position
             next_kind = kind
@@ -316,30 +241,3 @@ class SavedCache(msgspec.Struct, frozen=True):
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None
-
-
-class SavedMarkers(ABC):
-    """Saves and restores a cache with markers. The base of `MarkerCache`."""
-
-    _entries: EntryTable
-
-    @abstractmethod
-    def _marks(self, prompt: PromptView) -> tuple[Mark, ...]: ...
-
-    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
-        """The entries of `saved`, and those at this prompt's marks."""
-        keys = dict.fromkeys(each.key for each in saved.entries)
-        keys |= dict.fromkeys(
-            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
-        )
-        found = ((key, self._entries.get(key)) for key in keys)
-        entries = [
-            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
-            for key, entry in found
-            if entry is not None
-        ]
-        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
-
-    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
-        for each in saved.entries:
-            self._entries.restore(each)

@@ -10,7 +10,7 @@ from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.plan.saved import restore_conversation
 from anaphora.cache.simulator import Outcome, RenderedPrompt, SlotPredictor
-from anaphora.cache.simulator.state import StoredHandle
+from anaphora.cache.simulator.simulator import StoredHandle
 from anaphora.cache.simulator.view import SavedCache
 from anaphora.cache.verdict import SentCall
 from anaphora.client.target import Target

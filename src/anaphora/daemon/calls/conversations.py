@@ -15,7 +15,6 @@ from collections.abc import Hashable
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import (
@@ -32,6 +31,7 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.daemon.shared_state import SharedState
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
+from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
 
 from .own_prefixes import OwnPrefixes, PrefixScope
 from .shared_conversations import SharedConversations, SharedLine

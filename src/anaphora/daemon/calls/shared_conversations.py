@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.comparison import may_be_shared
@@ -23,6 +22,7 @@ from anaphora.daemon.shared_state import saved_blocks as blocks
 from anaphora.daemon.shared_state import saved_calls as saved
 from anaphora.daemon.shared_state.saved_calls import SavedLine, SavedTurn
 from anaphora.rendered import Plan
+from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
 
 if TYPE_CHECKING:
     from .conversations import RememberedCall

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from anaphora import wire
-from anaphora.analysis.conversation_plans import ReadRequest
 from anaphora.cache import CallHints
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.client.in_flight import PreparedRequest
@@ -22,6 +21,7 @@ from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, Reasoning
 from anaphora.rendered import Plan, Rendered
+from anaphora.traffic.planning import ReadRequest
 from anaphora.values import Notice
 from anaphora.wire.reading import decode_members
 

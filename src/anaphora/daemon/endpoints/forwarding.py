@@ -13,8 +13,7 @@ from anaphora import wire
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.failures import name_origin
-from anaphora.client.pool import Endpoint
-from anaphora.client.target import Target
+from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
 from anaphora.daemon.calls.filling import with_members
 from anaphora.errors import AnaphoraError

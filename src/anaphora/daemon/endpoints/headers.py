@@ -19,7 +19,7 @@ from anaphora.daemon.access.checks import is_granted
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 REQUEST_ID = "anaphora-request-id"
 NOTICES = "anaphora-notices"

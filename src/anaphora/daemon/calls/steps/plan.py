@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import ReadRequest, read_split
-from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import hints_of
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules, Dialect
@@ -40,6 +38,8 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts, for_model
+from anaphora.traffic.planning import ReadRequest, read_split
+from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.gemini.params import path_of

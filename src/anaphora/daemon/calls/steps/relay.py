@@ -21,7 +21,7 @@ from anaphora.daemon.calls.call import (
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.errors import Timeout
 from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
-from anaphora.wire.errors import REQUEST_IDS
+from anaphora.wire.response_headers import REQUEST_IDS
 
 from . import Step
 from .settle import own_reads

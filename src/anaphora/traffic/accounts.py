@@ -1,14 +1,17 @@
-"""Credentials of relayed requests: what must not be shown, and which account they stand for."""
+"""Where requests go, their credentials, which must not be shown, and the account of these."""
 
 from __future__ import annotations
 
 import secrets
 from typing import TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from blake3 import blake3
 
-from .exchange import Headers, ProxyRoute
+from anaphora.errors import InvalidRequest
+from anaphora.redaction import shown_url
+
+from .calls import Headers, ProxyRoute
 
 #: Headers and query parameters that hold credentials.
 _HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
@@ -20,6 +23,27 @@ _MOST_KNOWN = 64
 
 #: Names and values.
 Credentials: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def checked_upstream(url: str, name: str = "upstream") -> str:
+    """A base URL without a slash at its end."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid, parts = False, urlsplit("")
+    if not valid or not url.isascii() or not url.isprintable() or " " in url:
+        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    return url.rstrip("/")
+
+
+def decoded_path(path: str) -> str:
+    """A path without percent encoding."""
+    return unquote(path)
 
 
 def credentials(headers: Headers, query: str) -> Credentials:

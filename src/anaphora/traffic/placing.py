@@ -11,12 +11,9 @@ rejects markers, and places none there any more.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from urllib.parse import unquote
+from collections.abc import Iterable
 
-from anaphora.analysis.conversation_plans import ConversationPlans, OwnMarkers, read_request
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import shown_url
@@ -24,8 +21,9 @@ from anaphora.redactor import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
-from .accounts import Accounts, credentials, keys_in
-from .exchange import RelayedCall, UpstreamRequest
+from .accounts import Accounts, credentials, decoded_path, keys_in
+from .calls import RelayedCall, UpstreamRequest
+from .planning import ConversationPlans, OwnMarkers, read_request
 
 _FAILED = "markers_not_placed"
 #: Statuses of invalid requests, and what an error says that is about markers.
@@ -39,14 +37,11 @@ _MOST_NOTICES = 100
 class Placer:
     """Called by the relay with each request; returns its body with markers, or None."""
 
-    def __init__(
-        self, own_markers: OwnMarkers = "keep", *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         """`own_markers`: markers that the program places itself are kept, and take slots first; or
         all are replaced by the planner's."""
         self._replace = own_markers == "replace"
         self._plans = ConversationPlans(own_markers)
-        self._clock = clock
         self._lock = threading.Lock()
         self._accounts = Accounts()
         self._rejected: set[str] = set()
@@ -101,7 +96,7 @@ class Placer:
 
     def _place(self, request: UpstreamRequest) -> bytes | str:
         """The body with markers, or why it has none."""
-        body, path = request.body, unquote(request.path)
+        body, path = request.body, decoded_path(request.path)
         if not isinstance(body, bytes):
             return "too large"
         if request.route.upstream in self._rejected:
@@ -114,7 +109,7 @@ class Placer:
             return "no markers here"
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
-        planned = self._plans.add(read, scope=account, at=self._clock())
+        planned = self._plans.add(read, scope=account, at=request.started)
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
             return "reuse is not expected"
@@ -129,7 +124,7 @@ class Placer:
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
         redact = Redactor(keys_in(credentials(request.headers, request.query)))
         notice = f"a request was left without markers: {redact(reason)}"
-        self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
+        self._note([Notice(_FAILED, notice, redact(decoded_path(request.path)))])
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:

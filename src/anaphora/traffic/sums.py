@@ -1,13 +1,14 @@
 """What a program's calls read, cost and lost, in sums.
 
-summary = summarise(judge)
+summary = judge.summary()
 summary.share_read, summary.spent_usd, summary.losses, summary.worst
 """
 
 from __future__ import annotations
 
+import threading
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,11 +16,8 @@ from anaphora.cache.verdict import CauseKind, as_side_call, format_usd
 from anaphora.cache.verdict.values import format_loss
 from anaphora.wording import counted
 
-from .judged_call import CallKind, JudgedCall
+from .calls import CallKind, JudgedCall
 from .savings import SavingsResult
-
-if TYPE_CHECKING:
-    from .judging import Judge
 
 Session: TypeAlias = tuple[str, str]
 """The session and the user, as a client names them; empty where it does not. Never shown."""
@@ -117,6 +115,8 @@ class Totals:
     """Sums over all calls; only the worst of them are kept."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held while the sums are read or changed."""
         self.conversations: list[WatchedConversation] = []
         """In the order they began, side calls included."""
         self.judged = CallSums()
@@ -135,17 +135,15 @@ class Totals:
         self._with_conversation: set[Session] = set()
         """and sessions that have one."""
 
-    def open_conversation(self, session: Session, first: JudgedCall) -> int:
-        """The number of a new conversation."""
+    def open_conversation(self, session: Session, first: JudgedCall, like: int) -> None:
+        """Adds a new conversation; `like` is the number of one that it begins like, or 0."""
+        if like:
+            with self.lock:
+                conversation = self.conversations[like - 1]
+                conversation.shared = True
+                self._mark(conversation, side_call=False)
         number = len(self.conversations) + 1
         self.conversations.append(WatchedConversation(number, session, first, CallSums()))
-        return number
-
-    def share_beginning(self, number: int) -> None:
-        """Another conversation begins like this one."""
-        conversation = self.conversations[number - 1]
-        conversation.shared = True
-        self._mark(conversation, side_call=False)
 
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
@@ -165,6 +163,30 @@ class Totals:
             self.worst.append(call)
             self.worst.sort(key=_by_loss, reverse=True)
             del self.worst[_WORST:]
+
+    def summary(self, savings: SavingsResult, unpriced: tuple[str, ...]) -> WatchSummary:
+        """The sums so far."""
+        judged, side = self.judged.copied(), self.side_calls.copied()
+        priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
+            judged.no_bill + side.no_bill
+        )
+        losses = sorted(self.losses.items(), key=lambda each: each[1].tokens, reverse=True)
+        return WatchSummary(
+            calls=sum(self.kinds.values()),
+            kinds=dict(self.kinds),
+            conversations=len(self.conversations) - side.calls,
+            judged=judged,
+            share_read=judged.share_read,
+            side_calls=side,
+            spent_usd=judged.cost_usd + side.cost_usd if priced else None,
+            breaks=self.breaks,
+            lost=self.lost.tokens,
+            lost_usd=self.lost.cost_usd,
+            losses={cause: msgspec.structs.replace(each) for cause, each in losses},
+            worst=tuple(self.worst),
+            unpriced=unpriced,
+            savings=savings,
+        )
 
     def _find_side_calls(self, conversation: WatchedConversation) -> None:
         """Marks the calls of which the latest call of a conversation shows that they are side
@@ -252,32 +274,3 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
             lost = f"{counted(self.breaks, 'break')}"
             parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
         return ", ".join(parts)
-
-
-def summarise(judge: Judge, *, savings: bool = True) -> WatchSummary:
-    """The sums of all calls so far. Comparing the costs of all of them takes a while: without
-    `savings` it is of those that were compared before."""
-    compared = judge.savings.result(complete=savings)
-    with judge.lock:
-        totals = judge.totals
-        judged, side = totals.judged.copied(), totals.side_calls.copied()
-        priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
-            judged.no_bill + side.no_bill
-        )
-        losses = sorted(totals.losses.items(), key=lambda each: each[1].tokens, reverse=True)
-        return WatchSummary(
-            calls=sum(totals.kinds.values()),
-            kinds=dict(totals.kinds),
-            conversations=len(totals.conversations) - side.calls,
-            judged=judged,
-            share_read=judged.share_read,
-            side_calls=side,
-            spent_usd=judged.cost_usd + side.cost_usd if priced else None,
-            breaks=totals.breaks,
-            lost=totals.lost.tokens,
-            lost_usd=totals.lost.cost_usd,
-            losses={cause: msgspec.structs.replace(each) for cause, each in losses},
-            worst=tuple(totals.worst),
-            unpriced=judge.unpriced,
-            savings=compared,
-        )

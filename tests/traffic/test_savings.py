@@ -15,14 +15,13 @@ from support.planted import GUIDE, Place, body, grown, spec
 
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
-from anaphora.proxy import savings as savings_module
-from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
-from anaphora.proxy.judging import Judge
-from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes
-from anaphora.proxy.savings import SavingsResult, TokenCosts
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.summary import summarise
+from anaphora.traffic import savings as savings_module
+from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.judging import Judge
+from anaphora.traffic.placing import Placer
+from anaphora.traffic.savings import SavingsResult, TokenCosts
 
 Json = dict[str, Any]
 
@@ -98,7 +97,7 @@ def test_prediction_is_what_placing_really_costs(emu: Emulator, name: str) -> No
         with watched(emu, place=place) as (proxy, judge):
             talk(proxy, PLACES[name])
         bills = [Decimal(call["cost_usd"]) for call in emu.requests()]
-        result = summarise(judge).savings
+        result = judge.summary().savings
         assert near(result.billed.cost_usd, sum(bills, Decimal(0)))
         results.append(result)
         emu.reset()
@@ -136,7 +135,7 @@ def test_agent_of_the_sdk(emu: Emulator) -> None:
             address = proxy.url_of("anthropic")
             with anthropic.Anthropic(base_url=address, api_key="k", max_retries=0) as client:
                 agent(client)
-        results.append(summarise(judge).savings)
+        results.append(judge.summary().savings)
         emu.reset()
     assert results[0].calls == 5
     assert results[0].share > 0.4

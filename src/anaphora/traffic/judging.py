@@ -3,7 +3,7 @@ broke.
 
     judge = Judge(on_call=print)
     with running(routes, observers=[judge]) as proxy: ...
-    judge.calls, summarise(judge)
+    judge.calls, judge.summary()
 
 A call is compared with the one before it in its conversation, which is found by the beginnings of
 prompts. A turn costs what it adds: messages that an earlier request had are not cut, hashed or
@@ -12,27 +12,14 @@ compared again.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from anaphora.analysis.request_log import wire_at
-from anaphora.analysis.sent_requests import (
-    RequestPairs,
-    ResponseChains,
-    SentRequest,
-    judge_request,
-    read_reply,
-    request_of,
-)
-from anaphora.cache import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
-from anaphora.catalog import Price
 from anaphora.catalog.prices import cost_of
 from anaphora.catalog.pricing import PriceBook
 from anaphora.client.prices import iterations_usd
@@ -42,12 +29,19 @@ from anaphora.redactor import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
-from .accounts import Accounts, Credentials, credentials, keys_in
-from .exchange import RelayedCall
-from .judged_call import JudgedCall
-from .passed_call import as_logged, kind_of, named_model, whole_answer, why_ended
+from .accounts import Accounts, Credentials, credentials, decoded_path, keys_in
+from .calls import JudgedCall, RelayedCall, as_logged, kind_of, named_model, whole_answer, why_ended
+from .request_log import wire_at
 from .savings import Savings
-from .summary import Totals
+from .sent_requests import (
+    RequestPairs,
+    ResponseChains,
+    SentRequest,
+    judge_request,
+    read_reply,
+    request_of,
+)
+from .sums import Totals, WatchSummary
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
@@ -65,8 +59,17 @@ class CallJudge:
     """Judges calls one by one, each in comparison with earlier ones. Bounded. Not for use by
     several threads at once."""
 
-    def __init__(self, *, most_bytes: int = 64 * 1024 * 1024) -> None:
-        """`most_bytes` limits the prompts that are kept to compare later calls with."""
+    def __init__(
+        self,
+        *,
+        most_bytes: int = 64 * 1024 * 1024,
+        totals: Totals | None = None,
+        savings: Savings | None = None,
+    ) -> None:
+        """`most_bytes` limits the prompts that are kept to compare later calls with. `totals` gets
+        the conversations, `savings` the calls that have a verdict."""
+        self._totals = totals
+        self._savings = savings
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._bodies = RequestBodies(most_bytes=most_bytes // 4)
@@ -92,20 +95,6 @@ class CallJudge:
     def unpriced(self) -> tuple[str, ...]:
         """Models without a known price, as `provider/model`."""
         return () if self._prices is None else self._prices.unpriced
-
-    def compared(
-        self,
-        call: RelayedCall,
-        request: SentRequest,
-        members: Members,
-        earlier: EarlierCall[SentRequest] | None,
-        price: Price | None,
-    ) -> None:
-        """Called for each call that has a verdict: for judges that do more."""
-
-    def joined(self, judged: JudgedCall, request: SentRequest, *, opened: bool, like: int) -> None:
-        """Called when the conversation of a call is known: whether it is a new one, and the number
-        of an earlier one that it begins like, or 0."""
 
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +125,7 @@ class CallJudge:
 
     def _begin(self, call: RelayedCall) -> tuple[JudgedCall, Iterator[None]]:
         """The call, and the steps that judge it."""
-        path = unquote(call.path)
+        path = decoded_path(call.path)
         found = credentials(call.request_headers, call.query)
         redact = self._redactor_of(found)
         judged = JudgedCall(
@@ -252,7 +241,8 @@ class CallJudge:
                 if expected is not None
                 else predict_usage(before, sent, request.used_rules)
             )
-        self.compared(call, request, members, earlier, price)
+        if self._savings is not None:
+            self._savings.add(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             then = earlier.call.sent.at
@@ -267,14 +257,16 @@ class CallJudge:
             found = [self._conversations, 0]
         found[1] += 1
         judged.conversation, judged.turn = found
-        self.joined(judged, request, opened=opened, like=like)
+        if opened and self._totals is not None:
+            session = request.hints.conversation, request.hints.user
+            self._totals.open_conversation(session, judged, like)
         self._joined[request.place] = found
         if len(self._joined) > 4 * _MOST_CALLS:
             for place in list(self._joined)[:_MOST_CALLS]:
                 del self._joined[place]
 
 
-class Judge(CallJudge):
+class Judge:
     """An observer of the relay, with the sums of all calls. `on_call` is called for each call in
     the order they end, in the relay's thread for observers; everything else may be read from any
     thread."""
@@ -285,26 +277,36 @@ class Judge(CallJudge):
         *,
         most_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        super().__init__(most_bytes=most_bytes)
         self._on_call = on_call
-        self.lock = threading.Lock()
         self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
         self.totals = Totals()
         self.savings = Savings()
         """What the same calls would have cost with Anaphora's markers."""
+        self._judge = CallJudge(most_bytes=most_bytes, totals=self.totals, savings=self.savings)
+        self.prepare = self._judge.prepare
         self.last: JudgedCall | None = None
         """The call that ended last: for observers that follow."""
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
         """The latest calls, in the order they ended."""
-        with self.lock:
+        with self.totals.lock:
             return tuple(self._calls)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of prompts that later calls are compared with."""
+        return self._judge.kept_bytes
+
+    @property
+    def last_sent(self) -> SentCall | None:
+        """The prompt of the call that ended last, where it was read."""
+        return self._judge.last_sent
 
     def call_ended(self, call: RelayedCall) -> None:
         self.last = None
-        judged = self.last = self.judge(call)
-        with self.lock:
+        judged = self.last = self._judge.judge(call)
+        with self.totals.lock:
             self._calls.append(judged)
             self.totals.add(judged)
         self._on_call(judged)
@@ -313,23 +315,12 @@ class Judge(CallJudge):
         """Compares what a call would have cost with Anaphora's markers, when there is time."""
         return self.savings.compare_next()
 
-    def compared(
-        self,
-        call: RelayedCall,
-        request: SentRequest,
-        members: Members,
-        earlier: EarlierCall[SentRequest] | None,
-        price: Price | None,
-    ) -> None:
-        self.savings.add(call, request, members, earlier, price)
-
-    def joined(self, judged: JudgedCall, request: SentRequest, *, opened: bool, like: int) -> None:
-        if like:
-            with self.lock:
-                self.totals.share_beginning(like)
-        if opened:
-            session = request.hints.conversation, request.hints.user
-            self.totals.open_conversation(session, judged)
+    def summary(self, *, savings: bool = True) -> WatchSummary:
+        """The sums of all calls so far. Comparing the costs of all of them takes a while: without
+        `savings` it is of those that were compared before."""
+        compared = self.savings.result(complete=savings)
+        with self.totals.lock:
+            return self.totals.summary(compared, self._judge.unpriced)
 
 
 def _raise(problem: Exception) -> None:

@@ -17,10 +17,8 @@ from support.planted import GUIDE, PLACES, Place, body, grown, spec
 from anaphora.cli.watch_lines import call_lines
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import Judge
-from anaphora.proxy.summary import summarise
+from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.judging import Judge
 
 KEY = "sk-canary-9aF3xLq8ZpQ"
 Json = dict[str, Any]
@@ -174,7 +172,7 @@ def test_half_an_answer_is_counted_and_not_judged(outcome: str, reason: str, cou
     # An aborted call writes too: the retry reads it, and the line says so.
     retried = relay.send("anthropic", place, data)
     assert retried.sentence.startswith("First call seen: ")
-    assert summarise(relay.judge).kinds == {outcome: 1, "judged": 1}
+    assert relay.judge.summary().kinds == {outcome: 1, "judged": 1}
 
 
 @pytest.mark.parametrize("pieces", [[], [Piece(0.1, b'{"type":"error","err')]])
@@ -291,7 +289,7 @@ def test_side_call_is_found_out_by_a_later_call() -> None:
         relay.send("anthropic", place, body(place, prompt)) for prompt in (spec(), grown(spec()))
     )
     assert (first.side_call, second.side_call, third.side_call) == (True, False, False)
-    summary = summarise(relay.judge)
+    summary = relay.judge.summary()
     assert (summary.conversations, summary.side_calls.calls, summary.judged.calls) == (1, 1, 2)
     assert summary.share_read == summary.judged.read / summary.judged.input
 
@@ -336,7 +334,7 @@ def test_reads_that_no_bill_reports_are_predicted_and_in_no_share() -> None:
     assert call.predicted is not None
     assert call.predicted.read == call.verdict.predicted > 0  # type: ignore[union-attr,operator]
     assert ", predicted: the bill has no reads" in str(next(call_lines(call)))
-    summary = summarise(relay.judge)
+    summary = relay.judge.summary()
     reported = [each.usage for each in relay.judge.calls if each.provider == "anthropic"]
     total, read = (
         sum(getattr(usage, name) or 0 for usage in reported) for name in ("input", "read")

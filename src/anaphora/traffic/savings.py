@@ -14,18 +14,31 @@ bill of each call, so that they and the bill are on one scale. A call costs what
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeVar
-from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import (
+from anaphora.cache import EarlierCall
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.cache.verdict import format_usd
+from anaphora.catalog import CacheRules, Price
+from anaphora.catalog.prices import cost_of
+from anaphora.client.failures import log_error
+from anaphora.errors import AnaphoraError
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
+from anaphora.values import Usage
+from anaphora.wire.reading import Members
+from anaphora.wording import counted
+
+from .accounts import decoded_path
+from .calls import RelayedCall, header_of
+from .planning import (
     STORED_FIELDS,
     ConversationPlans,
     OwnMarkers,
@@ -36,21 +49,7 @@ from anaphora.analysis.conversation_plans import (
     read_request,
     read_split,
 )
-from anaphora.analysis.sent_requests import SentRequest
-from anaphora.cache import EarlierCall
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
-from anaphora.cache.verdict import format_usd
-from anaphora.catalog import CacheRules, Price
-from anaphora.catalog.prices import cost_of
-from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError
-from anaphora.rendered import Plan, Rendered
-from anaphora.tokens import Counts
-from anaphora.values import Usage
-from anaphora.wire.reading import Members
-from anaphora.wording import counted
-
-from .exchange import RelayedCall, header_of
+from .sent_requests import SentRequest
 
 T = TypeVar("T")
 
@@ -330,13 +329,13 @@ def _attempt(step: Callable[[], T]) -> T | None:
     except AnaphoraError:
         return None  # the judge says what is wrong with it
     except Exception as problem:
-        log(logging.ERROR, f"comparing costs failed: {type(problem).__name__}", problem)
+        log_error(f"comparing costs failed: {type(problem).__name__}", problem)
         return None
 
 
 def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
     """The request as the program sent it, before markers were placed, for the planner."""
-    path, headers = unquote(call.path), dict(call.request_headers)
+    path, headers = decoded_path(call.path), dict(call.request_headers)
     return read_request(call.method, call.route.provider, path, headers, call.request_body or b"")
 
 

@@ -10,6 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
+from anaphora.analysis import trace
+from anaphora.analysis.trace.format import unsupported
+from anaphora.analysis.trace.log_lines import LogLine
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.learned_steps import LearnedSteps
@@ -34,10 +37,7 @@ from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, decode_reason, known_text, object_members, request_error
 
-from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.format import unsupported
-from .trace.log_lines import LogLine
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")

@@ -1,4 +1,6 @@
-"""Rate-limit headers in every form that providers use: what remains, of which limit, until when.
+"""What the headers of a response say: the id of the request, rate limits, and how long to wait.
+
+Rate limits come in every form that providers use: what remains, of which limit, until when.
 
     anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
     x-ratelimit-{limit,remaining,reset}-{requests,tokens}, with -minute, -hour or -day behind
@@ -10,11 +12,15 @@ Azure sends -1 for unknown; unreadable values are ignored.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
+
+#: Headers of responses with the provider's id of the request.
+REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
 """What is counted; `tokens` are those of the prompt, or all."""
@@ -27,7 +33,7 @@ class RemainingLimit(msgspec.Struct, frozen=True, gc=False):
     remaining: float
     limit: float | None
     reset: str | None
-    """When the limit is full again, as the provider says it: see `errors.seconds_until`."""
+    """When the limit is full again, as the provider says it: see `seconds_until`."""
     gradual: bool
     """Whether it refills continuously until then, instead of at once."""
 
@@ -110,3 +116,94 @@ def _of_field(field: str, policy: str) -> list[RemainingLimit]:
             reset = values.get("t", values.get("reset"))
             limits.append(RemainingLimit("requests", float(left), _amount(most), reset, False))
     return sorted(limits, key=lambda limit: limit.remaining)[:1]
+
+
+# ── Waits ────────────────────────────────────────────────────────────────────────────────────────
+
+_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
+_STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
+_SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
+
+
+def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
+    """The wait in seconds that the headers ask for; None where they do not, or unreadably.
+
+    `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
+    `now`. Header names are lowercase.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or value is None or now is None:
+        return seconds
+    # Imported here only: it loads sockets and a mail parser.
+    from email.utils import parsedate_to_datetime
+
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    return max(0.0, (date - now).total_seconds())
+
+
+def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """How long until all exhausted limits are reset; None where that is unknown."""
+    limits = read_limits(headers)
+    waits = [seconds_until(limit.reset, now) for limit in limits if limit.remaining <= 0]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def seconds_until(text: str | None, now: float | None = None) -> float | None:
+    """The seconds until a reset: a duration (`6m0s`, `120ms`), plain seconds, or a time, for which
+    `now` is needed: in RFC 3339, or in seconds or milliseconds since 1970."""
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return _duration(text) if text[-1] in "smhd" else _moment(text, now)
+    if not 0 <= number < float("inf"):
+        return None
+    if number < _SECONDS_OF_2001:
+        return number
+    if now is None:
+        return None
+    moment = number if number < _MILLISECONDS_OF_2001 else number / 1000
+    return max(0.0, moment - now)
+
+
+def _duration(text: str) -> float | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
+
+
+def _moment(text: str, now: float | None) -> float | None:
+    if now is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, moment.timestamp() - now)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def request_id_in(headers: Mapping[str, str]) -> str | None:
+    """The provider's id of a request, from the headers of its response."""
+    return next((headers[name] for name in REQUEST_IDS if headers.get(name)), None)

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from anaphora import wire
-from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import Judge
+from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.judging import Judge
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.parts import reply_events
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support.tables import each_row
 
-from anaphora.analysis.request_log import read, recognises
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import Problem, numbered
 from anaphora.analysis.trace.predict import Predictor
+from anaphora.traffic.request_log import read, recognises
 
 Json = dict[str, Any]
 

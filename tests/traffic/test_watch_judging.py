@@ -15,11 +15,10 @@ from support.planted import PLACES, Place, body, grown, spec
 
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.exchange import ProxyRoute, RelayedCall
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.summary import summarise
+from anaphora.traffic.calls import ProxyRoute, RelayedCall
+from anaphora.traffic.judging import Judge
 
 KEY = "sk-canary-9aF3xLq8ZpQ"
 Json = dict[str, Any]
@@ -91,7 +90,7 @@ def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, n
     assert (three.usage.read or 0, three.usage.uncached) == (journal["read"], journal["uncached"])
     assert str(three.cost_usd) == journal["cost_usd"]
     assert journal["verdict"]["change"]["path"] == three.change.path
-    summary = summarise(judge)
+    summary = judge.summary()
     assert (summary.calls, summary.conversations, summary.breaks) == (3, 1, 1)
     assert summary.lost == three.lost
     assert summary.lost_usd == three.lost_usd

@@ -13,11 +13,10 @@ from support.planted import GUIDE, PLACES, body, grown, spec
 from support.socket_upstream import CallList
 
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.exchange import Piece, RelayedCall
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
-from anaphora.proxy.summary import summarise
+from anaphora.traffic.calls import Piece, RelayedCall
+from anaphora.traffic.judging import Judge
 
 _PATHS = {
     "anthropic": "/anthropic/v1/messages",
@@ -71,7 +70,7 @@ def shown(judge: Judge) -> list[Any]:
         *(call.fields() for call in judge.calls),
         *(str(call) for call in judge.calls),
         str(judge.savings.result()),
-        str(summarise(judge)),
+        str(judge.summary()),
     ]
 
 

@@ -21,16 +21,16 @@ from support.planted import GUIDE, Place, body, grown, spec
 from support.tables import each_row
 
 from anaphora import wire
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, read_request
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
-from anaphora.proxy import placing
-from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
-from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.rendered import Rendered
+from anaphora.traffic import placing
+from anaphora.traffic.calls import ProxyRoute, UpstreamRequest
+from anaphora.traffic.placing import Placer
+from anaphora.traffic.planning import ConversationPlans, PlannedCall, read_request
 
 KEY = "sk-canary-7Yt2mWq9"
 Json = dict[str, Any]
