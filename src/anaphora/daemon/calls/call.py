@@ -132,7 +132,7 @@ class StreamPiece(msgspec.Struct, frozen=True, eq=False):
     data: bytes | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, eq=False):
+class CallOutcome(msgspec.Struct, frozen=True, eq=False):
     """How an attempt ended, or the whole call. An answer is in the call's flight."""
 
     error: BaseException | None = None

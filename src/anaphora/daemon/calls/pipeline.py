@@ -32,8 +32,8 @@ from collections.abc import Iterable
 
 from anaphora.client.failures import log
 
-from .call import AppCall, Outcome
-from .steps import Step
+from .call import AppCall, CallOutcome
+from .steps import CallStep
 
 ORDER = (
     "authenticate", "read", "permit", "plan", "hold", "send", "relay", "settle", "judge", "audit",
@@ -53,29 +53,28 @@ BEHIND = ("audit",)
 class CallPipeline:
     """Runs the steps of calls. Any of them can be left out: in a benchmark, or in a test."""
 
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self.steps: dict[str, Step] = {}
+    def __init__(self, steps: Iterable[CallStep] = ()) -> None:
+        self.steps: dict[str, CallStep] = {}
         self.use(*steps)
 
-    def use(self, *steps: Step) -> None:
+    def use(self, *steps: CallStep) -> None:
         """Adds steps, each in its place; one of the same name is replaced."""
         found = self.steps | {step.name: step for step in steps}
         self.steps = {name: found[name] for name in ORDER if name in found}
         self._before = {
-            moment: tuple(
-                step.before for step in self._named(names) if type(step).before is not Step.before
-            )
+            moment: [step.before for step in self._named(names, "before")]
             for moment, names in BEFORE.items()
         }
         self._after = {
-            moment: tuple(
-                step.after for step in self._named(names) if type(step).after is not Step.after
-            )
+            moment: [step.after for step in self._named(names, "after")]
             for moment, names in AFTER.items()
         }
+        self._behind = [step.behind for step in self._named(BEHIND, "behind")]
 
-    def _named(self, names: Iterable[str]) -> list[Step]:
-        return [self.steps[name] for name in names if name in self.steps]
+    def _named(self, names: Iterable[str], hook: str) -> list[CallStep]:
+        """The steps of these names that have something to do."""
+        steps = [self.steps[name] for name in names if name in self.steps]
+        return [step for step in steps if getattr(type(step), hook) is not getattr(CallStep, hook)]
 
     def without(self, *names: str) -> CallPipeline:
         return CallPipeline(step for name, step in self.steps.items() if name not in names)
@@ -84,18 +83,18 @@ class CallPipeline:
         for step in self._before[moment]:
             await step(call)
 
-    def after(self, moment: str, call: AppCall, outcome: Outcome) -> None:
+    def after(self, moment: str, call: AppCall, outcome: CallOutcome) -> None:
         for step in self._after[moment]:
             step(call, outcome)
 
     def behind(self, call: AppCall) -> None:
         """Runs what nobody waits for once the app has its answer: in the next turn of the event
         loop, and so in the order of the calls."""
-        asyncio.get_running_loop().call_soon(self._behind, call)
+        asyncio.get_running_loop().call_soon(self._run_behind, call)
 
-    def _behind(self, call: AppCall) -> None:
-        for step in self._named(BEHIND):
+    def _run_behind(self, call: AppCall) -> None:
+        for step in self._behind:
             try:
-                step.behind(call)
+                step(call)
             except Exception as problem:
-                log(logging.ERROR, f"{step.name} failed behind an answer", problem)
+                log(logging.ERROR, "a step behind an answer failed", problem)

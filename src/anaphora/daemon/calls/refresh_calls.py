@@ -24,11 +24,11 @@ from anaphora.daemon.values import App
 from anaphora.tokens import Counts
 from anaphora.wire.reading import Members, decode_members
 
-from .call import AppCall, CallTools, Outcome
+from .call import AppCall, CallOutcome, CallTools
 from .conversations import RememberedCall
 from .own_prefixes import FoundPrefix
 from .pipeline import CallPipeline
-from .steps import Step
+from .steps import CallStep
 from .steps.judge import charge
 from .steps.plan import bound_of
 from .steps.send import ClientCall
@@ -44,7 +44,7 @@ class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
     facts: RequestFacts
 
 
-class PlanRefresh(Step):
+class PlanRefresh(CallStep):
     """Sends a request again, as the smallest call."""
 
     name = "plan"
@@ -66,7 +66,7 @@ class PlanRefresh(Step):
             call.rated = await self._tools.rates.admit(app, tokens)
 
 
-class JudgeRefresh(Step):
+class JudgeRefresh(CallStep):
     """Judges a refresh by what is known of the cached prefix."""
 
     name = "judge"
@@ -75,7 +75,7 @@ class JudgeRefresh(Step):
         self._state = state
         self._prepared = prepared
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight = call.flight
         if outcome.error is not None or flight is None or flight.reply is None:
             return

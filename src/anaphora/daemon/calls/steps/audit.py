@@ -9,14 +9,14 @@ from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.response import Record
-from anaphora.daemon.calls.call import AppCall, CallTools, Outcome
+from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from . import Step
+from . import CallStep
 
 
-class AuditCall(Step):
+class AuditCall(CallStep):
     """Puts the row of each call into the queue of the audit log, which makes and writes it in a
     thread of its own."""
 
@@ -32,7 +32,7 @@ class AuditCall(Step):
         if self._audit is not None:
             self._audit.check()
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight, record, error = call.flight, call.record, outcome.error
         assert flight is not None
         if isinstance(error, Denied) and not call.sent:  # it gets a row among the refusals

@@ -14,7 +14,7 @@ from anaphora.errors import GrantRateLimited, StoreUnavailable, Unauthenticated
 from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import HttpExchange
 
-from . import Step
+from . import CallStep
 
 READY = "ready"
 RPC_PATH = "/rpc"
@@ -47,7 +47,7 @@ class Readiness(msgspec.Struct):
         return READY if self.can_write() else "store_unavailable"
 
 
-class AuthenticateApp(Step):
+class AuthenticateApp(CallStep):
     """Finds the app of a token; at `/rpc` it may be an administrator's."""
 
     name = "authenticate"

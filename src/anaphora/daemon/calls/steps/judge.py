@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
 from anaphora.client.in_flight import InFlight, service_tier
-from anaphora.daemon.calls.call import AppCall, CallTools, Outcome
+from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.conversations import RememberedCall
 from anaphora.values import Notice, Reply
 
-from . import Step
+from . import CallStep
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.keep_warm import PrefixRefresher
 
 
-class JudgeCache(Step):
+class JudgeCache(CallStep):
     """Judges a stream while the provider is waited for, and each call by its bill."""
 
     name = "judge"
@@ -43,7 +43,7 @@ class JudgeCache(Step):
             assert flight is not None
             call.early = flight.guarded("verdict_failed", None, self._verdict, call, flight, None)
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight = call.flight
         if outcome.error is not None or flight is None or flight.reply is None:
             return

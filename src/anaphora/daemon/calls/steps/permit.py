@@ -22,12 +22,12 @@ from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 
-from . import Step
+from . import CallStep
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
 
-class PermitCall(Step):
+class PermitCall(CallStep):
     """Finds the targets of a call. In this order: `InvalidRequest` where the provider is unknown,
     or the model not one of its `known_models` (the path is the field's: `provider`, `model`); then
     `Denied` by the grant, which is noted in the audit log."""

@@ -21,7 +21,7 @@ from anaphora.daemon.access.granted_models import without_bound
 from anaphora.daemon.access.isolation import app_key, keys_separate
 from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.calls import translation
-from anaphora.daemon.calls.call import AppCall, Outcome
+from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory, RememberedCall
 from anaphora.daemon.calls.filling import (
     FilledBody,
@@ -46,7 +46,7 @@ from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
-from . import Step
+from . import CallStep
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.call import CallTools
@@ -64,7 +64,7 @@ _CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
 _KEY, _SALT = "prompt_cache_key", "cache_salt"
 
 
-class PlanRequest(Step):
+class PlanRequest(CallStep):
     """Prepares the request for one target after the other, and remembers it for later calls."""
 
     name = "plan"
@@ -101,7 +101,7 @@ class PlanRequest(Step):
             counted = await self.work(call, lambda: Counts(prepared.rendered).total)
             call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         """Later calls are compared with one that was answered, and not with one that failed."""
         remembered, flight = call.remembered, call.flight
         assert flight is not None

@@ -17,11 +17,11 @@ from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied, RequestRejected
 
-from . import Step
+from . import CallStep
 from .permit import PermitCall
 
 
-class ReadBody(Step):
+class ReadBody(CallStep):
     """For calls at the paths of providers. JSON-RPC reads its messages itself."""
 
     name = "read"

@@ -13,8 +13,8 @@ from anaphora.daemon.access.isolation import own_extras, own_reply, own_usage
 from anaphora.daemon.calls.call import (
     AppCall,
     AppReply,
+    CallOutcome,
     CallTools,
-    Outcome,
     StreamHead,
     StreamPiece,
 )
@@ -23,11 +23,11 @@ from anaphora.errors import Timeout
 from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
 
-from . import Step
+from . import CallStep
 from .settle import own_reads
 
 
-class RelayAnswer(Step):
+class RelayAnswer(CallStep):
     """Makes of what a provider answers what the app may see."""
 
     name = "relay"
@@ -35,7 +35,7 @@ class RelayAnswer(Step):
     def __init__(self, tools: CallTools) -> None:
         self._watched = bool(tools.watchers)
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         flight, error = call.flight, outcome.error
         assert flight is not None
         if error is not None:

@@ -16,7 +16,7 @@ from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.limits import Admission
 from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
-from anaphora.daemon.calls.call import AppCall, AppReply, CallTools, Outcome, StreamPiece
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.stream_usage import UsageFilter, WholeEvents
 from anaphora.daemon.money.settling import reads_on
@@ -24,17 +24,17 @@ from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from . import Step
+from . import CallStep
 from .relay import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
 
 ADAPTER = "daemon"
-_ANSWERED = Outcome()
+_ANSWERED = CallOutcome()
 
 
-class SendAttempt(Step):
+class SendAttempt(CallStep):
     """From now on an attempt may reach its provider."""
 
     name = "send"
@@ -114,7 +114,7 @@ class ClientCall(AttemptCaller):
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         flight.complete_error(problem)
-        outcome = Outcome(problem)
+        outcome = CallOutcome(problem)
         self._pipeline.after("answer", self._call, outcome)
         if not flight.observed:
             flight.observed = True
@@ -173,7 +173,7 @@ class ClientCall(AttemptCaller):
         sent: bool,
         partial: Reply | None,
     ) -> None:
-        self._pipeline.after("end", self._call, Outcome(error, sent, partial))
+        self._pipeline.after("end", self._call, CallOutcome(error, sent, partial))
 
     # ── An app that has gone ─────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,7 @@ from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.api_limits import fastest_tokens
 from anaphora.client.in_flight import InFlight
 from anaphora.daemon.access.isolation import OwnReads, own_usage
-from anaphora.daemon.calls.call import AppCall, CallTools, Outcome
+from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.money.billed_prices import billed_rates, booked_model
 from anaphora.daemon.money.late_bills import LateBill
@@ -33,10 +33,10 @@ from anaphora.daemon.money.settling import (
 from anaphora.errors import Upstream
 from anaphora.values import Reply
 
-from . import Step
+from . import CallStep
 
 
-class HoldBound(Step):
+class HoldBound(CallStep):
     """Holds the most that an attempt can cost, or raises `Denied`: nothing is sent without that."""
 
     name = "hold"
@@ -57,7 +57,7 @@ class HoldBound(Step):
         call.held_at = time.monotonic()
 
 
-class SettleBill(Step):
+class SettleBill(CallStep):
     """Settles each attempt to what the provider bills for it, which is what the app is charged; and
     computes the same as the app sees it, without what other apps wrote to a cache that they
     share."""
@@ -67,7 +67,7 @@ class SettleBill(Step):
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
 
-    def after(self, call: AppCall, outcome: Outcome) -> None:
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
         """Whatever fails, the hold does not stay open."""
         flight, hold = call.flight, call.hold
         assert flight is not None
@@ -175,7 +175,7 @@ class SettleBill(Step):
         return True
 
     def _settle_failure(
-        self, call: AppCall, hold: OpenHold, flight: InFlight, outcome: Outcome
+        self, call: AppCall, hold: OpenHold, flight: InFlight, outcome: CallOutcome
     ) -> None:
         target, facts, error, partial = flight.target, call.facts, outcome.error, outcome.partial
         if not isinstance(error, Upstream) and self._bill_later(call, hold, flight, partial):
@@ -235,7 +235,7 @@ def own_reads(memory: CallMemory, call: AppCall, rules: CacheRules) -> OwnReads:
     return OwnReads.of(expected).joined(call.found.reads)
 
 
-def _failed_output(call: AppCall, flight: InFlight, outcome: Outcome) -> FailedOutput:
+def _failed_output(call: AppCall, flight: InFlight, outcome: CallOutcome) -> FailedOutput:
     """What is known of the output of an attempt that was not answered in full."""
     target, facts, most = flight.target, call.facts, call.bound.output_tokens
     unseen = 0
