@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
-from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.access.limits import GrantRates
 from anaphora.daemon.shared_state import MINUTE, Taken
 from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.values import App

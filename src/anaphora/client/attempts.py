@@ -261,7 +261,7 @@ class Attempts(AttemptFailures):
 
     async def _prepare(self, index: int) -> PreparedRequest:
         flight = self._flight
-        flight.index, flight.sent_at = index, 0.0
+        flight.index, flight.target, flight.sent_at = index, flight.targets[index], 0.0
         self._attempting = True
         self._queued = self._sent = 0.0
         self._answer = self._reader = None

@@ -35,8 +35,7 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 
 from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .access.identity import Directory
-from .access.rates import CallSlots
-from .access.unread import UnreadBytes
+from .access.limits import CallSlots, UnreadBytes
 from .calls.call import AppCall
 from .calls.pipeline import CallPipeline
 from .calls.steps.authenticate import READY, RPC_PATH, Readiness
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
 
 REQUEST_ID_HEADER = "anaphora-request-id"
 _JSON = "application/json"
+#: How the paths of the dashboard begin.
+_PAGES = "/ui"
 #: Paths of uploads, whose pieces come without a token.
 _UPLOADS = "/upload/"
 _encode = msgspec.json.Encoder().encode
@@ -127,13 +128,13 @@ class DaemonHandler:
     async def handle(self, exchange: HttpExchange) -> None:
         call = self._begin(exchange)
         peer = call.peer = self._peers.peer_of(exchange)
-        if self._ui is not None and self._ui.serves(exchange.path):
+        path = exchange.path
+        if self._ui is not None and path.startswith(_PAGES) and self._ui.serves(path):
             if self._readiness.draining:
                 raise StoreUnavailable("the daemon is stopping")
             await self._ui.handle(exchange, peer)
             return
         token = call.token = take_token(exchange)
-        path = exchange.path
         if path == RPC_PATH:
             if exchange.method != "POST":
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
@@ -261,7 +262,7 @@ class DaemonHandler:
         call = self._open.pop(exchange, None)
         if call is None:
             return
-        if self._ui is not None:
+        if self._ui is not None and exchange.path.startswith(_PAGES):
             self._ui.ended(exchange)
         seconds = time.perf_counter() - call.started
         app = call.app.id

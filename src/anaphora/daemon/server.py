@@ -37,7 +37,7 @@ from anaphora.serving.server import (
 
 from .access.credentials import Peers
 from .access.identity import Directory
-from .access.unread import UnreadBytes
+from .access.limits import UnreadBytes
 from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
 from .checking import price_warnings
 from .handler import DaemonHandler
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 #: Seconds between two looks at files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
-#: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
-_UNCHANGED_SECONDS = 0.001
 #: Files that the process may open, where the system allows it.
 _OPEN_FILES = 16_384
 #: Seconds between two looks at open calls while draining.
@@ -112,7 +110,6 @@ class Daemon:
         self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
         self.log = log
         self._loop = asyncio.get_running_loop()
-        self._looked = 0.0
         self._woken = asyncio.Event()
 
     @property
@@ -139,7 +136,8 @@ class Daemon:
                 self.services.directory,
                 self.readiness,
                 self.unread,
-                reload=self.reload_if_changed,
+                changed=self._files.changed,
+                reload=self.reload,
             )
         )
         return DaemonHandler(
@@ -160,12 +158,9 @@ class Daemon:
     # ── Changes of files ─────────────────────────────────────────────────────────────────────────
 
     def reload_if_changed(self) -> None:
-        """Uses changed files from the next call on. For every call."""
-        now = time.monotonic()
-        if now - self._looked >= _UNCHANGED_SECONDS:
-            self._looked = now
-            if self._files.changed():
-                self.reload()
+        """Uses changed files from the next call on."""
+        if self._files.changed():
+            self.reload()
 
     def reload(self) -> None:
         """Reads llm.yaml, extensions.yaml and secrets again. What is broken stays as it was."""

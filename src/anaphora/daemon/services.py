@@ -17,7 +17,7 @@ from anaphora.errors import StoreUnavailable
 
 from .access.grants import NANO
 from .access.identity import Directory
-from .access.rates import CallSlots
+from .access.limits import CallSlots
 from .admin import Admin
 from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .audit_recovery import AuditRecovery

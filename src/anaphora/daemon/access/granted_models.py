@@ -34,20 +34,20 @@ class GrantedTargets:
 
     def __init__(self, pool: ProviderPool) -> None:
         self._pool = pool
-        self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
+        self.choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
 
     def reload(self) -> None:
         """The providers have changed."""
-        self._choosers.clear()
+        self.choosers.clear()
 
     def chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
         """Chooses among granted providers; those first that speak the wire of the request."""
-        chooser = self._choosers.get((own_wire, names))
+        chooser = self.choosers.get((own_wire, names))
         if chooser is None:
-            if len(self._choosers) >= _MOST_CHOOSERS:
-                self._choosers.clear()
+            if len(self.choosers) >= _MOST_CHOOSERS:
+                self.choosers.clear()
             ordered = sorted(names, key=lambda name: self._wire_of(name) != own_wire)
-            chooser = self._choosers[own_wire, names] = TargetChooser(self._pool, ordered)
+            chooser = self.choosers[own_wire, names] = TargetChooser(self._pool, ordered)
         return chooser
 
     def _wire_of(self, name: str) -> str | None:

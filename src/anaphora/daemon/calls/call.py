@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from anaphora.daemon.access.denials import DenialLog
     from anaphora.daemon.access.granted_models import GrantedTargets
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
-    from anaphora.daemon.access.rates import GrantRates
+    from anaphora.daemon.access.limits import GrantRates
     from anaphora.daemon.endpoints.body_memory import CallBody
     from anaphora.daemon.endpoints.routes import Route
     from anaphora.daemon.facts.request import RequestFacts
     from anaphora.daemon.money.late_bills import LateBills
     from anaphora.daemon.money.ledger import Ledger, OpenHold
-    from anaphora.daemon.money.settling import AttemptCost
     from anaphora.daemon.money.stored_history import GrowingConversation, StoredHistory
     from anaphora.daemon.off_loop import OffLoop
     from anaphora.daemon.shared_state import SharedState, Taken
@@ -255,8 +254,8 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """What the app gets, or got at the end of its stream."""
 
     # ── settle ──
-    cost: AttemptCost | None = None
-    """Of the attempt that was answered."""
+    disputed: bool = False
+    """The reported usage cannot be true."""
     label: str = ""
     """Under which the ledger books all of it; empty: by the blocks of the prompt."""
     usage: Usage = Usage()
@@ -279,8 +278,3 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """Makes the early verdict of the attempt; None: it is made."""
     refreshed: tuple[Notice, ...] = ()
     """About the pause of the conversation that the call ended."""
-
-    @property
-    def disputed(self) -> bool:
-        """The reported usage cannot be true."""
-        return self.cost is not None and self.cost.kind == "disputed"

@@ -25,7 +25,7 @@ from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import GrantedTargets
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
-from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.access.limits import GrantRates
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import StoredHistory

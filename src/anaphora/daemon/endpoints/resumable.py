@@ -26,10 +26,9 @@ from anaphora.errors import AnaphoraError, NotFound, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .body import MAX_BODY
+from .body import MAX_BODY, read_object
 from .forwarding import Forwarder, ProviderResponse
 from .headers import own_headers, query_fields
-from .incoming import read_object
 from .routes import Route
 
 #: Open uploads of one app, and of all; the oldest is forgotten first.

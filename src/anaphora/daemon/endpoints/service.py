@@ -22,10 +22,9 @@ from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
 from . import routes
-from .body import check_headers, parse_object
+from .body import check_headers, parse_object, read_json_bytes
 from .errors import error_response, of_provider
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
-from .incoming import read_json_bytes
 from .kept import KeptObjects, kept_objects
 from .models import write_model, write_models
 from .routes import Route

@@ -40,7 +40,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.replies import valid_count
 
 from .batches import BatchCheck
-from .body import MAX_BODY, JsonBody
+from .body import MAX_BODY, JsonBody, read_object
 from .cached_contents import CachedContents
 from .forwarding import Forwarder, ProviderResponse
 from .headers import (
@@ -51,7 +51,6 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .incoming import read_object
 from .kept import KeptObjects, kept_of_response
 from .references import check_references, references
 from .resumable import ResumableUploads

@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
-from anaphora.daemon.calls.stream_usage import UsageFilter
+from anaphora.daemon.calls.steps.relay import UsageFilter
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import (
     Notice,

@@ -24,7 +24,7 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from . import Home
 from .config import DaemonConfig, daemon_config
 from .extensions import Grants
-from .private_files import Signature, signature_of
+from .private_files import SeenFiles
 from .secrets import SecretsFolder, resolve_providers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SettingsFiles:
         self._allow_env = allow_env
         self._resolve = resolve
         self._secrets = SecretsFolder(home.secrets)
-        self._seen: dict[str, Signature] = {}
+        self._seen = SeenFiles()
         self._settings: Settings | None = None
         self._latest: GrantGeneration | None = None
         self._is_read = True
@@ -89,11 +89,7 @@ class SettingsFiles:
 
     def changed(self) -> bool:
         """Since the last read, successful or not. A system call a file: for every request."""
-        return (
-            not self._is_read
-            or self._secrets.changed()
-            or any(signature_of(path) != seen for path, seen in self._seen.items())
-        )
+        return not self._is_read or self._seen.changed() or self._secrets.seen.changed()
 
     def reload(self) -> Settings:
         """What is in force from now on. A broken llm.yaml or key keeps providers and keys, a broken
@@ -152,7 +148,7 @@ class SettingsFiles:
     def _note_files(self) -> None:
         """Before they are read: what changes meanwhile is read again."""
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
-            self._seen[str(path)] = signature_of(path)
+            self._seen.note(path)
 
     def _read_grants(self, config: ClientConfig) -> Grants:
         self._home.check_file(self._home.extensions_yaml)

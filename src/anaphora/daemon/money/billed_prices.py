@@ -64,14 +64,14 @@ def rates_of(
     price = billed_price(facts, target, reply, at=at, tier=tier)
     if facts is None or reply is None or price is None:
         return price, NO_SURCHARGE
-    surcharge = surcharge_of(facts, target, reply)
-    more = iterations_usd(
-        reply.usage,
-        price,
-        plan,
-        lambda model: price if model == reply.model else price_of_model(target, model, at, tier),
-    )
-    if surcharge is not None and more:
+    surcharge, raw = surcharge_of(facts, target, reply), reply.usage.raw
+    if surcharge is not None and raw is not None and '"iterations"' in raw:
+        more = iterations_usd(
+            reply.usage,
+            price,
+            plan,
+            lambda name: price if name == reply.model else price_of_model(target, name, at, tier),
+        )
         surcharge = Surcharge(surcharge.factor, surcharge.usd + surcharge.factor * more)
     return price, surcharge
 
@@ -141,7 +141,7 @@ def billed_price(
 ) -> Price | None:
     """`tier` is the one that was asked for; its price counts where that of the reply's is not
     known."""
-    if reply is None:
+    if reply is None or (not reply.extras and reply.model in ("", target.model)):
         return target.price(at, tier)
     served = served_tier(reply, tier)
     prices = _prices_of(facts, target, reply, at)
@@ -163,7 +163,7 @@ def served_speed(reply: Reply) -> str | None:
 def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
     """The model that a call is booked under: the one that answered, where it is known or the
     request names it. By its name in the catalog, as in the audit log, whatever its price is."""
-    if reply is None:
+    if reply is None or reply.model in ("", target.model):
         return target.model
     model = catalog.answering_model(target.endpoint.system, target.model, reply.model)
     return reply.model if model == target.model and _is_named(facts, reply) else model

@@ -20,11 +20,11 @@ import msgspec
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import Capability
-from anaphora.daemon.access.rates import CallSlots
+from anaphora.daemon.access.limits import CallSlots
 from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.calls.delegation import CallService
+from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
-from anaphora.daemon.endpoints.incoming import read_json_bytes
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.daemon.values import App
 from anaphora.errors import (

@@ -4,11 +4,12 @@ daemon and the grant of the app say of bodies."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.access.unread import UnreadBytes
+from anaphora.daemon.access.limits import UnreadBytes
 from anaphora.daemon.calls.call import AppCall
 from anaphora.errors import GrantRateLimited, StoreUnavailable, Unauthenticated
 from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
@@ -17,6 +18,8 @@ from anaphora.serving.exchange import HttpExchange
 from . import CallStep
 
 READY = "ready"
+#: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
+_UNCHANGED_SECONDS = 0.001
 RPC_PATH = "/rpc"
 ADMINISTRATORS = ""
 """Whose connections are counted together, as those of an app are."""
@@ -58,20 +61,27 @@ class AuthenticateApp(CallStep):
         readiness: Readiness,
         unread: UnreadBytes,
         *,
+        changed: Callable[[], bool] = lambda: False,
         reload: Callable[[], None] = lambda: None,
     ) -> None:
-        """`reload` reads files that have changed."""
+        """`changed` tells whether files have changed, which `reload` reads."""
         self._directory = directory
         self._readiness = readiness
         self._unread = unread
+        self._changed = changed
         self._reload = reload
+        self._looked = 0.0
 
     async def before(self, call: AppCall) -> None:
         exchange, token, peer = call.exchange, call.token, call.peer
         assert exchange is not None
         assert peer is not None
         call.token = None
-        self._reload()
+        now = monotonic()
+        if now - self._looked >= _UNCHANGED_SECONDS:
+            self._looked = now
+            if self._changed():
+                self._reload()
         is_rpc = exchange.path == RPC_PATH
         if is_rpc and self._directory.is_admin(token, peer):
             call.is_admin = True

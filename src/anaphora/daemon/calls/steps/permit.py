@@ -15,7 +15,7 @@ from anaphora.daemon.access.granted_models import (
     refusal,
     refused_model,
 )
-from anaphora.daemon.access.stored_prompts import names_stored_prompt, prompt_targets
+from anaphora.daemon.access.stored_prompts import FIELD, names_stored_prompt, prompt_targets
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.translation import parse_request
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
@@ -82,7 +82,8 @@ class PermitCall(CallStep):
             raise StoreUnavailable("the daemon is stopping")
         check_capabilities(app.grant, _FOR_STREAMS if call.stream else _FOR_CALLS, call.method)
         names, named, model = app.grant.llm.providers, call.provider, call.model
-        if names_stored_prompt(call.request):
+        request = call.request
+        if request is not None and FIELD in request.members and names_stored_prompt(request):
             return prompt_targets(call, pool, granted.chooser(names, None), granted.models(app)), ()
         if named is None and model in names and model in pool.routes:
             named, model = model, None  # the name of a route stands for its models
@@ -92,9 +93,10 @@ class PermitCall(CallStep):
             self._check_named(call, named, model)
         elif not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
-        own_wire = None if call.request is None else call.request.wire
+        own_wire = None if request is None else request.wire
         try:
-            targets, hops = granted.chooser(names, own_wire).targets(named, model)
+            chooser = granted.choosers.get((own_wire, names)) or granted.chooser(names, own_wire)
+            targets, hops = chooser.targets(named, model)
         except InvalidRequest as problem:
             if model is None or (named is not None and problem.path != "model"):
                 raise
@@ -103,10 +105,8 @@ class PermitCall(CallStep):
         if named is None and model is not None and hops:
             targets, hops = asked_for(model, targets, hops)
         models = [target.model for target in targets]
-        if model is not None and not any(
-            target.model == name_at(target.endpoint.resolved, model) for target in targets
-        ):
-            models.append(model)  # a route answers with others; an alias is one of them
+        if model is not None and model not in models and not _is_alias(model, targets):
+            models.append(model)  # a route answers with others
         for each in models:
             if not is_granted(each, app.grant.llm.models):
                 raise refused_model(app, each, pool, granted.models(app))
@@ -133,6 +133,11 @@ class PermitCall(CallStep):
         if not is_granted_name and (resolved is not None or named in pool.routes):
             reason = f"the provider {quoted(named)} is not granted to {app.id}"
             raise NotGranted(reason, param="provider")
+
+
+def _is_alias(model: str, targets: tuple[Target, ...]) -> bool:
+    """Whether a target has the model under another name."""
+    return any(each.model == name_at(each.endpoint.resolved, model) for each in targets)
 
 
 def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:

@@ -195,9 +195,8 @@ class PlanRequest(CallStep):
         sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
         facts = call.facts
         assert facts is not None
-        params = Params(max_tokens=facts.max_tokens, service_tier=facts.service_tier or None)
         return PreparedRequest(
-            call=Call(ir=_NO_PROMPT, model=target.model, params=params),
+            call=_call_of(target.model, facts.max_tokens, facts.service_tier),
             rendered=read.rendered,
             plan=plan,
             at=now,
@@ -288,7 +287,7 @@ def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Not
             text = f"{field} was missing and set to {tokens}, the most that the grant allows"
             notices.append(Notice("max_tokens_set", text, field))
             facts = replace(facts, max_tokens=tokens)
-    if "stored_responses" not in grant.permissions:
+    if target.endpoint.features.stores_responses and "stored_responses" not in grant.permissions:
         filled = fill_store(request.wire, filled.body, filled.members)
     call.facts = facts
     return filled
@@ -344,6 +343,13 @@ def _omits(target: Target, name: str) -> bool:
 def _own_key(name: str) -> Notice:
     text = f"the {name} is this app's own, so that it shares no cache with other apps"
     return Notice("cache_key_per_app", text, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _call_of(model: str, max_tokens: int | None, tier: str) -> Call:
+    """What a record says of a request whose bytes go through."""
+    params = Params(max_tokens=max_tokens, service_tier=tier or None)
+    return Call(ir=_NO_PROMPT, model=model, params=params)
 
 
 @functools.lru_cache(maxsize=256)

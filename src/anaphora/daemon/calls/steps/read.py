@@ -7,10 +7,9 @@ from typing import Any
 
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.endpoints import routes
-from anaphora.daemon.endpoints.body import JsonBody
+from anaphora.daemon.endpoints.body import JsonBody, read_json_bytes
 from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
 from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
-from anaphora.daemon.endpoints.incoming import read_json_bytes
 from anaphora.daemon.endpoints.references import Reference, check_references, without_comparison
 from anaphora.daemon.endpoints.routes import Route
 from anaphora.daemon.store import HandleRow, Store

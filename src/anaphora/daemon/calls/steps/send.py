@@ -18,14 +18,13 @@ from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
-from anaphora.daemon.calls.stream_usage import UsageFilter, WholeEvents
 from anaphora.daemon.money.settling import reads_on
 from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
 from . import CallStep
-from .relay import stream_head, stream_piece
+from .relay import UsageFilter, WholeEvents, stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -149,10 +148,14 @@ class ClientCall(AttemptCaller):
         deadline: float,
         on_wait: Callable[[float], None] | None,
     ) -> Admission:
-        admission, tools = FairAdmission(target.gate, tokens, deadline, on_wait), self._tools
-        if target.gate.counts_tokens:
+        tools, gate = self._tools, target.gate
+        alone, limited = tools.shared_state.alone, gate.counts_tokens
+        if alone and not limited:
+            return gate.admit(tokens, deadline, on_wait)
+        admission = FairAdmission(gate, tokens, deadline, on_wait)
+        if limited:
             admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
-        if not tools.shared_state.alone:
+        if not alone:
             admission.shared = SharedLimits.of(tools.shared_state, tools.news, target)
         return admission
 

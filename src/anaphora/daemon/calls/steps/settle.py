@@ -132,8 +132,8 @@ class SettleBill(CallStep):
         usage, plan, profile = reply.usage, prepared.plan, flight.target.profile
         price, surcharge = billed_rates(call.facts, flight, reply)
         cost = cost_of_reply(usage, price, plan, bound, surcharge)
-        cost = shown = call.cost = checked_cost(cost, bound, call.bound, profile)
-        disputed = cost.kind == "disputed"
+        cost = shown = checked_cost(cost, bound, call.bound, profile)
+        disputed = call.disputed = cost.kind == "disputed"
         saved = call.saved = None if disputed else saved_usd(usage, price)
         if call.hidden and not disputed:
             shown = cost_of_reply(call.usage, price, plan, bound, surcharge)
