@@ -21,8 +21,7 @@ from support.emulated_client import AT_ONCE
 
 from anaphora import emulator
 from anaphora.cli.main import main
-from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.replies.script import Script
 
 CANARY = "sk-canary-51c7"

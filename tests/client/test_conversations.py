@@ -35,7 +35,7 @@ from anaphora.client import conversations as stores
 from anaphora.client.conversations import InProcessConversations
 from anaphora.client.session import Session, keeper
 from anaphora.client.session.saved import SavedConversation
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, PrefixBroken, Upstream

@@ -21,7 +21,7 @@ from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.prefix import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning

@@ -13,8 +13,7 @@ from support.emulated_client import MODELS
 from anaphora.audit.reading import rows
 from anaphora.daemon.calls import pipeline
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome
-from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER
-from anaphora.daemon.calls.steps import CallStep
+from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER, CallStep
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Overloaded
 

@@ -18,7 +18,7 @@ from google import genai
 from google.genai import types
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.faults import HEADER, KINDS, Faults
 from anaphora.emulator.server import Emulator
 

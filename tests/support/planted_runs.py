@@ -18,7 +18,8 @@ from anaphora.analysis.trace.log_lines import LogLine
 from anaphora.cache.lifetime import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import CacheRules
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import CallJudge

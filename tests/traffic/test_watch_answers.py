@@ -15,7 +15,8 @@ import pytest
 from support.planted import GUIDE, PLACES, Place, body, grown, spec
 
 from anaphora.cli.watch_lines import call_lines
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import Judge

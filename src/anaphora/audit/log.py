@@ -13,13 +13,13 @@ from typing import Self
 
 import msgspec
 
-from anaphora import __version__
 from anaphora.client.failures import failure_notice
 from anaphora.client.observe import EndedCall
 from anaphora.client.observe.export import label
 from anaphora.errors import AnchorMismatch, InvalidRequest, Io
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice
+from anaphora.version import __version__
 
 from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
 from .chain import ChainHead

@@ -71,7 +71,7 @@ def command(
     """
     require("the emulator", "granian", "yaml")
     from anaphora import catalog
-    from anaphora.emulator.engine import EmulatorOptions, Latency
+    from anaphora.emulator import EmulatorOptions, Latency
     from anaphora.emulator.faults import Faults
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import Emulator, serve

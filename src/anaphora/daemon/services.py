@@ -185,7 +185,7 @@ async def _open_store(
         file = SqliteStore.open(home.store, clock=clock)
         stack.push_async_callback(file.close)
         return file, None
-    from anaphora import __version__
+    from anaphora.version import __version__
 
     from .nodes.membership import NodeMembership
     from .store.postgres import MOST_SKEW, PostgresStore

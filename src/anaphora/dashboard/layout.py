@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import htpy
 
-from anaphora import __version__
+from anaphora.version import __version__
 from anaphora.wording import DIRECTIONS, visible
 
 from .figures import moment, plain_name

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import htpy
 from markupsafe import Markup
 
-from anaphora import __version__
+from anaphora.version import __version__
 
 from .figures import moment
 from .layout import page_bytes

@@ -17,21 +17,31 @@ import base64
 import binascii
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 from urllib.parse import unquote_plus
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.client.transport.decoding import (
+    InvalidCompression,
+    UnknownCompression,
+    any_decompressor,
+    encodings,
+)
+from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import is_placeholder
 from anaphora.redactor import MASK, Redactor
 
-from .decoded import decoded, is_decodable
 from .fixture import Fixture, FixtureHeaders, FixturePiece
 from .patterns import LONGEST, bounded_pattern
-from .secret_forms import SecretForm, secret_patterns
-from .spread import spread_edits, strings_by_index, strings_by_name
+from .secret_forms import (
+    SecretForm,
+    secret_patterns,
+    spread_edits,
+    strings_by_index,
+    strings_by_name,
+)
 
 #: A range of bytes, and what takes its place.
 Edit: TypeAlias = tuple[int, int, bytes]
@@ -333,3 +343,47 @@ def _query_secrets(query: str) -> Iterable[str]:
     for parameter in _PARAMETER.finditer(query):
         if _SECRET_NAME.search(unquote_plus(parameter[1])):
             yield unquote_plus(parameter[2])
+
+
+#: A decompressed body beyond this is not recorded.
+_MOST_BYTES = 256 * 2**20
+
+
+def is_decodable(encoding: str) -> bool:
+    try:
+        for name in encodings(encoding):
+            any_decompressor(name)
+    except UnknownCompression:
+        return False
+    return True
+
+
+def decoded(pieces: Sequence[FixturePiece], encoding: str) -> tuple[FixturePiece, ...]:
+    """The pieces after decompression. Raises `Parse` for an encoding that is not known here, and
+    for broken data; a body that ends early is decoded as far as it goes."""
+    for name in reversed(encodings(encoding)):
+        feed = _decoder(name)
+        left = _MOST_BYTES
+        made = []
+        for piece in pieces:
+            try:
+                data = feed(piece.data, left)
+            except InvalidCompression as problem:
+                raise Parse(f"not recorded: content-encoding {name}: {problem}") from None
+            left -= len(data)
+            if left < 0:
+                raise Parse(f"not recorded: the body is larger than {_MOST_BYTES >> 20} MB")
+            if data:
+                made.append(FixturePiece(piece.seconds, data))
+        pieces = made
+    return tuple(pieces)
+
+
+def _decoder(name: str) -> Callable[[bytes, int], bytes]:
+    try:
+        return any_decompressor(name).feed
+    except UnknownCompression:
+        raise Parse(
+            f"not recorded: the body has content-encoding {name}, which cannot be read here and may"
+            " hold a secret; ask for gzip"
+        ) from None

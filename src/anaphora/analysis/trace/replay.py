@@ -10,12 +10,11 @@ from anaphora.cache.simulator import Chance, Outcome, Simulator
 from anaphora.rendered.media import Size
 from anaphora.tokens import bytes_in, tokens_in
 
-from .account import Account
+from .account import Account, TextBytes
 from .blocks import TraceBlock
 from .format import TraceCall, TraceUsage
 from .prompts import SentPrompts
 from .sent_blocks import CallPrompt
-from .token_scale import TextBytes
 
 #: The tokens of a reply that is sent back are those of its output when they fit its text by this
 #: factor; otherwise a part of it was not sent, or its output is not the whole count.

@@ -14,10 +14,9 @@ from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.rendered import Kind
 from anaphora.values import Section, Ttl
 
-from .account import BilledLengths
+from .account import BilledLengths, TextBytes
 from .blocks import TraceBlock, TraceBlocks
 from .format import TraceCall
-from .token_scale import TextBytes
 
 
 class SentBlocks:

@@ -23,9 +23,9 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora import __version__
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.errors import Transport
+from anaphora.version import __version__
 
 from . import errors
 from .exchange import NetworkExchange, OutgoingRequest

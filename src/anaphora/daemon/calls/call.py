@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from anaphora.serving.exchange import HttpExchange
 
     from .conversations import CallMemory, RememberedCall
-    from .explanations import BreakTexts, Explanations
     from .keep_warm import PrefixRefresher
     from .provider_news import ProviderNews
     from .reading_on import WaitedCall
+    from .steps.audit import BreakTexts, Explanations
 
 
 class CallTools(msgspec.Struct, kw_only=True, eq=False):

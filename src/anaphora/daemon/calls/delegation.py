@@ -39,12 +39,11 @@ from anaphora.tokens import Counts
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
 from .conversations import CallMemory
 from .counting import provider_count
-from .explanations import BreakTexts, Explanations
 from .own_prefixes import OwnPrefixes
 from .pipeline import CallPipeline
 from .provider_news import ProviderNews
 from .reading_on import ReadOnCalls, WaitedCall
-from .steps.audit import AuditCall
+from .steps.audit import AuditCall, BreakTexts, Explanations
 from .steps.judge import JudgeCache
 from .steps.permit import PermitCall
 from .steps.plan import PlanRequest

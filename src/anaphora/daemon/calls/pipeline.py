@@ -33,7 +33,6 @@ from collections.abc import Iterable
 from anaphora.client.failures import log
 
 from .call import AppCall, CallOutcome
-from .steps import CallStep
 
 ORDER = (
     "authenticate", "read", "permit", "plan", "hold", "send", "relay", "settle", "judge", "audit",
@@ -48,6 +47,22 @@ BEFORE = {
 }
 AFTER = {"end": ("settle",), "answer": ("plan", "judge"), "reply": ("relay", "audit")}
 BEHIND = ("audit",)
+
+
+class CallStep:
+    """One step of all calls of a daemon: what a call carries is in the call. A step leaves out what
+    it has nothing to do in."""
+
+    name = ""
+
+    async def before(self, call: AppCall) -> None:
+        """On the way to the provider. Raises where the call may not go on."""
+
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        """On the way back. Never raises: an answer that has arrived goes to its app."""
+
+    def behind(self, call: AppCall) -> None:
+        """Behind the answer: nobody waits for it. Never raises."""
 
 
 class CallPipeline:

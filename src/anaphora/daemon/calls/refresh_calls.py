@@ -27,8 +27,7 @@ from anaphora.wire.reading import Members, decode_members
 from .call import AppCall, CallOutcome, CallTools
 from .conversations import RememberedCall
 from .own_prefixes import FoundPrefix
-from .pipeline import CallPipeline
-from .steps import CallStep
+from .pipeline import CallPipeline, CallStep
 from .steps.judge import charge
 from .steps.plan import bound_of
 from .steps.send import ClientCall

@@ -30,23 +30,24 @@ class UnsafeFile(Exception):
 _signature = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode", "st_uid")
 
 
-def signature_of(path: Path | str) -> Signature:
-    try:
-        found: Signature = _signature(os.stat(path, follow_symlinks=False))
-    except OSError:
-        return None
-    return found
-
-
 class SeenFiles(dict[str, Signature]):
     """Files as they were when they were read, by their paths."""
 
     def note(self, path: Path) -> None:
-        self[str(path)] = signature_of(path)
+        self[str(path)] = None
+        with contextlib.suppress(OSError):
+            self[str(path)] = _signature(os.stat(path, follow_symlinks=False))
 
     def changed(self) -> bool:
         """Whether one of them is another now: a system call each, for every request."""
-        return any(signature_of(path) != seen for path, seen in self.items())
+        for path, seen in self.items():
+            try:
+                if _signature(os.stat(path, follow_symlinks=False)) != seen:
+                    return True
+            except OSError:
+                if seen is not None:
+                    return True
+        return False
 
 
 def read_private(path: Path, most: int) -> tuple[Secret, Signature]:

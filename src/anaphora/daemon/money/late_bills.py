@@ -4,13 +4,13 @@ at its bound, and to the bill once its app fetches or cancels it."""
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire
+from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, service_tier
@@ -232,12 +232,10 @@ class LateBills:
     """The background responses of all apps, by app and id. Bounded."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[tuple[str, str], LateBill] = OrderedDict()
+        self._waiting = BoundedMap[tuple[str, str], LateBill](_MOST)
 
     def add(self, app: str, bill: LateBill) -> None:
         self._waiting[app, bill.response_id] = bill
-        if len(self._waiting) > _MOST:
-            self._waiting.popitem(last=False)
 
     def record(self, app: str, response_id: str) -> str:
         """What the store keeps of a bill; empty where none is waited for."""

@@ -7,7 +7,6 @@ from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
-from anaphora import __version__
 from anaphora.client.failures import event_error
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.calls.call import AppCall
@@ -18,6 +17,7 @@ from anaphora.daemon.values import App
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
+from anaphora.version import __version__
 from anaphora.wire.reading import decode_members, decode_value, request_error
 
 from .completion import (

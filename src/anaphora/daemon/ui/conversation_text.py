@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.daemon.calls.explanations import MOST_TEXTS, BreakTexts
+from anaphora.daemon.calls.steps.audit import MOST_TEXTS, BreakTexts
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.values import CallSource, ShownCall, ShownConversation

@@ -3,17 +3,27 @@ metrics, and the refusals."""
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
+from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.response import Record
-from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from . import CallStep
+#: Calls that are kept: of one app, and of all.
+_MOST_OF_APP, _MOST_APPS = 256, 64
 
 
 class AuditCall(CallStep):
@@ -83,3 +93,164 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
         method=call.method,
         ignored=call.ignored,
     )
+
+
+# ── Calls that can be explained ───────────────────────────────────────────────────────────────────
+
+
+class Explanations:
+    """The last calls of each app, for `llm.explain`; on all nodes, but without any name or text of
+    the prompt on those that did not make the call."""
+
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
+        self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
+
+    def add(self, call: AppCall, reply: AppReply) -> None:
+        calls = self._apps.use(call.app.id)
+        if calls is None:
+            calls = self._apps[call.app.id] = BoundedMap(_MOST_OF_APP)
+        # Without the reply: only figures are kept.
+        kept = replace(reply, body=None, reply=None)
+        calls[call.request_id] = kept
+        if not self._shared.alone:
+            shown = _explained(call.request_id, _without_names(kept))
+            self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
+
+    async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
+        calls = self._apps.get(app)
+        reply = None if calls is None else calls.get(request_id)
+        if reply is not None:
+            return _explained(request_id, reply)
+        stored = None if self._shared.alone else await self._shared.get(_name(app, request_id))
+        try:
+            return None if stored is None else _decode(stored)
+        except msgspec.DecodeError:
+            return None  # of another version
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _name(app: str, request_id: str) -> str:
+    """Both are names: neither can make the other's."""
+    return f"explanation {len(app)} {app} {request_id}"
+
+
+def _explained(request_id: str, reply: AppReply) -> dict[str, Any]:
+    usage = reply.usage
+    return {
+        "request_id": request_id,
+        "provider": reply.provider,
+        "model": reply.model,
+        "usage": {
+            "uncached": usage.uncached,
+            "read": usage.read,
+            "written": dict(usage.written) if usage.written is not None else None,
+            "output": usage.output,
+        },
+        "cost_usd": None if reply.cost_usd is None else str(reply.cost_usd),
+        "verdict": None if reply.verdict is None else _verdict(reply),
+        "notices": [
+            {"code": notice.code, "message": notice.message, "path": notice.path}
+            for notice in reply.notices
+        ],
+    }
+
+
+def _without_names(reply: AppReply) -> AppReply:
+    """What other nodes may know: names of tools and fields are part of the prompt."""
+    notices = tuple(
+        replace(notice, message=notice.code.replace("_", " "), path="") for notice in reply.notices
+    )
+    verdict = reply.verdict
+    if verdict is not None and (verdict.change is not None or verdict.causes):
+        verdict = _verdict_without_names(verdict)
+    return replace(reply, notices=notices, verdict=verdict)
+
+
+def _verdict_without_names(verdict: Verdict) -> Verdict:
+    change = verdict.change
+    if change is not None:
+        section = change.section
+        change = replace(change, label=section, path=section, before="…", after="…", detail="")
+
+    def plain(cause: Cause) -> Cause:
+        if cause.kind in CHANGED and change is not None:
+            return replace(cause, text=f"{CHANGES[change.kind]} in {change.section}")
+        if cause.kind in PARAMETERS:
+            return replace(cause, text=cause.kind.replace("_", " "))
+        return cause
+
+    return replace(verdict, change=change, causes=tuple(map(plain, verdict.causes)))
+
+
+def _verdict(reply: AppReply) -> dict[str, Any]:
+    verdict = reply.verdict
+    assert verdict is not None
+    change = verdict.change
+    return {
+        "result": verdict.result,
+        "sentence": str(verdict),
+        "causes": [cause.kind for cause in verdict.causes],
+        "change": None
+        if change is None
+        else {"kind": change.kind, "label": change.label, "section": change.section},
+        "cached_before": verdict.left,
+        "predicted": verdict.predicted,
+        "read": verdict.billed,
+        "lost": verdict.lost,
+        "lost_usd": None if verdict.cost_usd is None else str(verdict.cost_usd),
+        "saved_usd": None if verdict.saved is None else str(verdict.saved),
+        "kept_warm_usd": None if verdict.kept_warm_usd is None else str(verdict.kept_warm_usd),
+    }
+
+
+#: Breaks that are kept: the latest.
+MOST_TEXTS = 2_000
+
+
+class BreakText(msgspec.Struct, frozen=True):
+    """Where a prompt changed."""
+
+    field: str
+    position: int | None
+    excerpts: tuple[str, str]
+
+
+class BreakTexts:
+    """The text around changes that broke the cache of calls, by their request ids: for pages of
+    administrators, while the operator has switched that on (`ui: {show_text: true}`). For any
+    thread."""
+
+    def __init__(self) -> None:
+        self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
+        self._lock = threading.Lock()
+        self._allowed = False
+
+    @property
+    def allowed(self) -> bool:
+        return self._allowed
+
+    def allow(self, allowed: bool) -> None:
+        with self._lock:
+            self._allowed = allowed
+            if not allowed:
+                self._texts.clear()
+
+    def add(self, call: AppCall, reply: AppReply) -> None:
+        verdict = reply.verdict
+        if not self._allowed or verdict is None or not verdict.broke:
+            return
+        change = verdict.change
+        if change is None:
+            return
+        with self._lock:
+            if self._allowed:
+                text = BreakText(change.path, change.character, change.excerpts)
+                self._texts[call.request_id] = text
+
+    def find(self, request_id: str) -> BreakText | None:
+        with self._lock:
+            return self._texts.get(request_id)

@@ -11,11 +11,10 @@ import msgspec
 from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.access.limits import UnreadBytes
 from anaphora.daemon.calls.call import AppCall
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import GrantRateLimited, StoreUnavailable, Unauthenticated
 from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import HttpExchange
-
-from . import CallStep
 
 READY = "ready"
 #: Seconds for which the files are taken as unchanged: one look for calls that arrive together.

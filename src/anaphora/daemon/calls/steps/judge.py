@@ -13,9 +13,8 @@ from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.conversations import RememberedCall
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.values import Notice, Reply
-
-from . import CallStep
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.keep_warm import PrefixRefresher

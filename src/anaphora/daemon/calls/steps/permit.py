@@ -17,12 +17,11 @@ from anaphora.daemon.access.granted_models import (
 )
 from anaphora.daemon.access.stored_prompts import FIELD, names_stored_prompt, prompt_targets
 from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.translation import parse_request
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
-
-from . import CallStep
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 

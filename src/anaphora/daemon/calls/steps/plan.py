@@ -31,6 +31,7 @@ from anaphora.daemon.calls.filling import (
     with_members,
 )
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import WireRequest
@@ -45,8 +46,6 @@ from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
-
-from . import CallStep
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.call import CallTools

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.endpoints import routes
 from anaphora.daemon.endpoints.body import JsonBody, read_json_bytes
 from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
@@ -16,7 +17,6 @@ from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied, RequestRejected
 
-from . import CallStep
 from .permit import PermitCall
 
 

@@ -22,12 +22,12 @@ from anaphora.daemon.calls.call import (
     StreamPiece,
 )
 from anaphora.daemon.calls.conversations import CallMemory
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import Timeout
 from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.response_headers import REQUEST_IDS
 
-from . import CallStep
 from .settle import own_reads
 
 #: What ends an event of SSE; ends of lines may be mixed.

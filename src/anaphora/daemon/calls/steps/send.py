@@ -18,12 +18,12 @@ from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.money.settling import reads_on
 from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from . import CallStep
 from .relay import UsageFilter, WholeEvents, stream_head, stream_piece
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from anaphora.client.in_flight import InFlight
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
 from anaphora.daemon.calls.conversations import CallMemory
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.money.billed_prices import billed_rates, booked_model
 from anaphora.daemon.money.late_bills import LateBill
 from anaphora.daemon.money.ledger import OpenHold
@@ -32,8 +33,6 @@ from anaphora.daemon.money.settling import (
 )
 from anaphora.errors import Upstream
 from anaphora.values import Reply
-
-from . import CallStep
 
 
 class HoldBound(CallStep):
