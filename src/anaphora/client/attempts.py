@@ -375,4 +375,5 @@ class Attempts(AttemptFailures):
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False
         if self._caller.guards:
-            self._caller.end(flight, error, sent=bool(self._sent), partial=self._partial(error))
+            partial = None if error is None else self._partial(error)
+            self._caller.end(flight, error, sent=bool(self._sent), partial=partial)

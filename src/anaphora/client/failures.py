@@ -333,9 +333,9 @@ class AttemptFailures(ABC):
         if self._sent:
             without_frames(error)
 
-    def _partial(self, error: BaseException | None) -> Reply | None:
+    def _partial(self, error: BaseException) -> Reply | None:
         """What was received of a reply whose stream ended early."""
-        if error is None or self._reader is None:
+        if self._reader is None:
             return None
         partial: Reply | None = getattr(error, "partial", None)
         return partial if partial is not None else partial_of(self._reader.close())

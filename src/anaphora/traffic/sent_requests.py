@@ -29,7 +29,7 @@ from anaphora.cache.verdict import (
 )
 from anaphora.catalog import CacheRules, Dialect, Price, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
-from anaphora.rendered import Plan, Rendered
+from anaphora.rendered import Plan
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import DetectedWire, Wire, detect_wire
@@ -37,6 +37,7 @@ from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, decode_reason, known_text, object_members, request_error
 
+from .planning import own_plan
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
 
 #: Names that loggers use for the conversation of a request.
@@ -320,17 +321,6 @@ def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
         return logged.reply(logged.codec()[0] if codec is None else codec), ""
     except AnaphoraError as problem:
         return None, str(problem)
-
-
-def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
-    """The request's markers, and the one that the provider adds unless the request forbids it."""
-    automatic = rendered.automatic
-    if automatic is None and rules.automatic_breakpoint.value == "last_message":
-        options = msgspec.json.decode(members.get("prompt_cache_options", _NULL))
-        explicit = isinstance(options, dict) and options.get("mode") == "explicit"
-        if not explicit and rules.default_ttl is not None:
-            automatic = rules.default_ttl.value
-    return Plan(marks=rendered.marks, automatic=automatic)
 
 
 _Scope: TypeAlias = tuple[str, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -147,9 +147,8 @@ class StreamBody:
         self._known = head.notices
         self._same_wire = head.wire == wire
         self._passes = head.passes_bytes and self._same_wire
-        self._write_event = wires.get(wire).writer().write
-        if wire == "anthropic" and not self._same_wire:
-            self._write_event = BlockNumbers(self._write_event).write
+        self._write_event: Callable[[Any], bytes] | None = None
+        """Where bytes do not pass, or an error has to be written."""
         self._ended = False
         ordered = wire in _ORDERED and head.wire in _UNORDERED
         self._order = PartOrder() if ordered else None
@@ -205,7 +204,13 @@ class StreamBody:
         elif isinstance(event, ReplyEnd):
             event = ReplyEnd(_named(event.reply, self._wire, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
-        return b"".join(map(self._write_event, events))
+        write = self._write_event
+        if write is None:
+            write = wires.get(self._wire).writer().write
+            if self._wire == "anthropic" and not self._same_wire:
+                write = BlockNumbers(write).write
+            self._write_event = write
+        return b"".join(map(write, events))
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:
         fields: dict[str, Any] = {"request_id": reply.request_id}

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from anaphora.cache import hints_of
 from anaphora.canonical import string
-from anaphora.catalog import CacheRules, Dialect
+from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import without_bound
@@ -39,8 +39,7 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts, for_model
-from anaphora.traffic.planning import ReadRequest, read_split
-from anaphora.traffic.sent_requests import own_plan
+from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.gemini.params import path_of
@@ -191,15 +190,22 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif endpoint.base_wire != "gemini":
             path = rendered.envelope.path
-        sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
         facts = call.facts
         assert facts is not None
+        asked, sent_headers = _fixed_parts(
+            target.model,
+            facts.max_tokens,
+            facts.service_tier,
+            getattr(target.profile.api_version, "value", ""),
+            () if dialect is None else tuple(dialect.headers.items()),
+            request.headers,
+        )
         return PreparedRequest(
-            call=_call_of(target.model, facts.max_tokens, facts.service_tier),
+            call=asked,
             rendered=read.rendered,
             plan=plan,
             at=now,
-            outgoing=endpoint.outgoing_body(path, sent_headers, body),
+            outgoing=endpoint.outgoing_body(path, sent_headers + headers, body),
             notices=tuple(notices),
         )
 
@@ -345,29 +351,22 @@ def _own_key(name: str) -> Notice:
 
 
 @functools.lru_cache(maxsize=256)
-def _call_of(model: str, max_tokens: int | None, tier: str) -> Call:
-    """What a record says of a request whose bytes go through."""
+def _fixed_parts(
+    model: str,
+    max_tokens: int | None,
+    tier: str,
+    version: str,
+    dialect: tuple[tuple[str, str], ...],
+    given: tuple[tuple[str, str], ...],
+) -> tuple[Call, tuple[tuple[str, str], ...]]:
+    """What a record says of a request whose bytes go through, and its headers; the same objects for
+    the same request."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
-    return Call(ir=_NO_PROMPT, model=model, params=params)
-
-
-@functools.lru_cache(maxsize=256)
-def _merged_headers(
-    version: str, dialect: tuple[tuple[str, str], ...], given: tuple[tuple[str, str], ...]
-) -> tuple[tuple[str, str], ...]:
     headers = {"content-type": "application/json"}
     if version:
         headers["anthropic-version"] = version
-    return tuple({**headers, **dict(dialect), **dict(given)}.items())
-
-
-def _headers(
-    version: object, dialect: Dialect | None, given: tuple[tuple[str, str], ...]
-) -> tuple[tuple[str, str], ...]:
-    """Of a request whose bytes go through; the same object for the same headers."""
-    value = getattr(version, "value", "")
-    own = () if dialect is None else tuple(dialect.headers.items())
-    return _merged_headers(value, own, given)
+    merged = tuple({**headers, **dict(dialect), **dict(given)}.items())
+    return Call(ir=_NO_PROMPT, model=model, params=params), merged
 
 
 def _object(members: Members, name: str) -> Members:
