@@ -16,13 +16,12 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.errors import AnaphoraError
 from anaphora.serving.app import ServedApp
 from anaphora.serving.asyncio_server import tcp_server, unix_server
 from anaphora.serving.connection_limits import ConnectionLimits
@@ -39,13 +38,13 @@ from .access.credentials import Peers
 from .access.identity import Directory
 from .access.limits import UnreadBytes
 from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
-from .checking import price_warnings
+from .checking import check_required, price_warnings
 from .handler import DaemonHandler
 from .home import Home, HomeLock
 from .home.config import DaemonConfig
 from .home.extensions import Grants
 from .home.secrets import disable_core_dumps
-from .home.settings import Providers, Settings, SettingsFiles
+from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
 from .logs import JsonLog, logging_to
 from .metrics import DaemonMetrics
@@ -53,8 +52,6 @@ from .services import Services, open_services, service_gauges
 from .tracing import RequestTraces, call_traces
 
 if TYPE_CHECKING:
-    from anaphora.client.config import ClientConfig
-
     from .ui.service import UiService
 
 _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
@@ -66,19 +63,6 @@ _OPEN_FILES = 16_384
 _DRAIN_SECONDS = 0.02
 
 _log = logging.getLogger("anaphora.daemon")
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    home: Path
-    host: str | None = None
-    """Replaces that of llm.yaml."""
-    port: int | None = None
-    strict: bool = False
-    """Refuse to start where an app requires a capability that it is not granted."""
-    allow_env_keys: bool = False
-    resolve: Callable[[ClientConfig], Providers] | None = None
-    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
-    clock: Callable[[], float] = time.time
 
 
 class Daemon:
@@ -362,24 +346,6 @@ async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
         await asyncio.sleep(_DRAIN_SECONDS)
     read_on.stop()
     await app.close()
-
-
-def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
-    """The daemon section with the options of the command line."""
-    given = {"host": options.host, "port": options.port}
-    try:
-        return msgspec.structs.replace(
-            config, **{name: value for name, value in given.items() if value is not None}
-        )
-    except ValueError as problem:
-        raise InvalidConfig(str(problem)) from None
-
-
-def check_required(grants: Grants, *, strict: bool) -> None:
-    """With `strict`, raises where an app requires a capability that it is not granted."""
-    if strict and (unmet := grants.unmet):
-        named = "; ".join(f"{app}: {', '.join(sorted(names))}" for app, names in unmet.items())
-        raise InvalidConfig(f"required and not granted: {named}", file=grants.origin.file)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer, wait_until
 
-from anaphora.daemon.server import ServeOptions, running
+from anaphora.daemon.home.settings import ServeOptions
+from anaphora.daemon.server import running
 from anaphora.daemon.store.days import day_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig

@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
-from anaphora.daemon.calls.steps.relay import UsageFilter
+from anaphora.daemon.calls.steps.relay import WholeEvents
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import (
     Notice,
@@ -241,7 +241,7 @@ class _UsageChunks:
     """Removes the chunk of Chat that has the usage and nothing else."""
 
     def __init__(self) -> None:
-        self._chunks = UsageFilter()
+        self._chunks = WholeEvents(hides_usage=True)
 
     def feed(self, data: bytes) -> bytes:
         return self._chunks.feed(data)

@@ -11,7 +11,9 @@ extensions.yaml says: `files.use_generation(generation)`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -31,6 +33,19 @@ if TYPE_CHECKING:
     from anaphora.daemon.nodes.generations import GrantGeneration
 
 Providers: TypeAlias = Mapping[str, ResolvedProvider]
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    home: Path
+    host: str | None = None
+    """Replaces that of llm.yaml."""
+    port: int | None = None
+    strict: bool = False
+    """Refuse to start where an app requires a capability that it is not granted."""
+    allow_env_keys: bool = False
+    resolve: Callable[[ClientConfig], Providers] | None = None
+    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
+    clock: Callable[[], float] = time.time
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -168,3 +183,14 @@ class SettingsFiles:
         finally:
             self._secrets = folder
         return config, daemon, providers
+
+
+def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
+    """The daemon section with the options of the command line."""
+    given = {"host": options.host, "port": options.port}
+    try:
+        return msgspec.structs.replace(
+            config, **{name: value for name, value in given.items() if value is not None}
+        )
+    except ValueError as problem:
+        raise InvalidConfig(str(problem)) from None

@@ -149,7 +149,9 @@ class WholeEvents:
     """Passes an event when it is complete: before, it could be an error of the provider, whose
     bytes never pass."""
 
-    def __init__(self, wire: str = "") -> None:
+    def __init__(self, wire: str = "", *, hides_usage: bool = False) -> None:
+        """`hides_usage`: without the event of a chat stream that holds nothing but the usage."""
+        self._hides_usage = hides_usage
         self._ends = _ENDS.get(wire, _SSE_ENDS)
         self._longest = max(map(len, self._ends))
         self._rest = bytearray()
@@ -166,7 +168,7 @@ class WholeEvents:
         cut = end - len(tail)
         whole = bytes(self._rest) + data[:cut] if self._rest else data[:cut]
         self._rest = bytearray(data[cut:])
-        return self._passed(whole)
+        return _without_usage(whole) if self._hides_usage else whole
 
     def _end_in(self, window: bytes) -> int:
         """The end of the last event that is complete; 0 where none is."""
@@ -177,9 +179,6 @@ class WholeEvents:
         rest, self._rest = bytes(self._rest), bytearray()
         return rest
 
-    def _passed(self, events: bytes) -> bytes:
-        return events
-
 
 class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
@@ -189,15 +188,11 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class UsageFilter(WholeEvents):
-    """Passes the events of a chat stream as they are, without the one that holds nothing but the
-    usage."""
-
-    def _passed(self, events: bytes) -> bytes:
-        if b'"usage"' not in events:
-            return events
-        ending = b"\r\n\r\n" if b"\r\n\r\n" in events else b"\n\n"
-        return ending.join(each for each in events.split(ending) if not _is_usage(each))
+def _without_usage(events: bytes) -> bytes:
+    if b'"usage"' not in events:
+        return events
+    ending = b"\r\n\r\n" if b"\r\n\r\n" in events else b"\n\n"
+    return ending.join(each for each in events.split(ending) if not _is_usage(each))
 
 
 def _is_usage(event: bytes) -> bool:

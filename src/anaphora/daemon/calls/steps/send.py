@@ -24,7 +24,7 @@ from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .relay import UsageFilter, WholeEvents, stream_head, stream_piece
+from .relay import WholeEvents, stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -93,7 +93,7 @@ class ClientCall(AttemptCaller):
                         attempts.answered(events[-1].reply)
                     if call.head is None:
                         call.head = stream_head(self._tools.memory, call, flight, events)
-                        whole = UsageFilter() if call.hides_usage else WholeEvents(call.head.wire)
+                        whole = WholeEvents(call.head.wire, hides_usage=call.hides_usage)
                     if flight.reply is not None and call.reply is None:
                         self._answered(flight)
                     if call.left is None:
