@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora.daemon.calls.filling import with_members
-from anaphora.daemon.calls.steps.relay import WholeEvents
+from anaphora.daemon.faces.framing import UsageFilter
 from anaphora.wire.reading import decode_members
 
 BODIES = (
@@ -49,7 +49,7 @@ DONE = b"data: [DONE]"
 @given(st.lists(st.integers(0, 800), max_size=8), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
 def test_usage_is_removed_wherever_the_stream_is_cut(cuts: list[int], end: bytes) -> None:
     stream = end.join([*EVENTS, USAGE, DONE, b""])
-    passed, filtered, start = b"", WholeEvents(hides_usage=True), 0
+    passed, filtered, start = b"", UsageFilter(), 0
     for cut in sorted(cuts):
         passed += filtered.feed(stream[start:cut])
         start = max(start, cut)
@@ -58,6 +58,6 @@ def test_usage_is_removed_wherever_the_stream_is_cut(cuts: list[int], end: bytes
 
 
 def test_unfinished_stream_passes_as_it_is() -> None:
-    filtered = WholeEvents(hides_usage=True)
+    filtered = UsageFilter()
     assert filtered.feed(b'data: {"choices"') == b""
     assert filtered.close() == b'data: {"choices"'

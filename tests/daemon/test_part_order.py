@@ -13,8 +13,7 @@ from support.daemon import TestedDaemon, running_daemon
 
 from anaphora import emulator
 from anaphora.daemon.calls.call import StreamHead, StreamPiece
-from anaphora.daemon.endpoints.part_order import PartOrder
-from anaphora.daemon.endpoints.writing import StreamBody
+from anaphora.daemon.endpoints.writing import PartOrder, StreamBody
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.values import (

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
+from anaphora.dashboard.layout import static_url
 from anaphora.dashboard.page_site import POLICY, PageSite
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Section, Site, page_request
-from anaphora.dashboard.static_files import static_url
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import query_of, view_from_query
 from anaphora.errors import InvalidRequest, Upstream
@@ -34,7 +34,7 @@ NOW = 1_794_837_600.0
 class CountPage:
     """Says how many calls there are, and what was asked for."""
 
-    def __init__(self, source: MemorySource) -> None:
+    def __init__(self, source: MemoryCalls) -> None:
         self._source = source
 
     def content(self, request: PageRequest, site: Site) -> PageContent:
@@ -57,7 +57,7 @@ class TestedSite:
     __test__ = False
 
     def __init__(self) -> None:
-        self.source = MemorySource()
+        self.source = MemoryCalls()
         self.allowed = True
         self.now = NOW
         pages = {"": CountPage(self.source), "blocks": CountPage(self.source)}

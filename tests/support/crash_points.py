@@ -49,7 +49,7 @@ def _arm(point: str) -> None:
     from anaphora.client.transport.exchange import NetworkExchange
     from anaphora.daemon import audit_recovery
     from anaphora.daemon.money import ledger, sent_marks
-    from anaphora.daemon.store.batch_queue import BatchQueue
+    from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
 
     queues: list[BatchQueue] = []
     made = BatchQueue.__init__
@@ -58,8 +58,12 @@ def _arm(point: str) -> None:
         made(self, **options)
         queues.append(self)
 
+    def is_busy(queue: BatchQueue) -> bool:
+        writer: Any = queue._thread if isinstance(queue, SqliteCommits) else queue
+        return bool(queue._later or queue._busy or not writer._queue.empty())
+
     def when_settled(*_: object) -> None:
-        while any(queue._later or queue._busy or not queue._queue.empty() for queue in queues):
+        while any(map(is_busy, queues)):
             time.sleep(0.001)
         _die()
 
@@ -109,7 +113,7 @@ def main() -> None:
         "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
         "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
         "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
-        "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
+        "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
         "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
         "anaphora.serving.asyncio_server",
     ):  # fmt: skip

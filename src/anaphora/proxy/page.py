@@ -7,9 +7,8 @@ import secrets
 
 import htpy
 
-from anaphora.dashboard.page_site import PAGE_HEADERS, PageSite
+from anaphora.dashboard.page_site import PAGE_HEADERS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.traffic.judging import Judge

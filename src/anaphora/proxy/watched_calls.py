@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.values import ShownCall
 from anaphora.traffic.calls import OUTCOMES, JudgedCall, RelayedCall
 from anaphora.traffic.judging import Judge
@@ -29,7 +29,7 @@ class WatchedCalls:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._digests = BlockDigests(secrets.token_bytes(32))
-        self.source = MemorySource(is_side_call=self._is_side_call)
+        self.source = MemoryCalls(is_side_call=self._is_side_call)
         self.notices: deque[tuple[int, str]] = deque(maxlen=_MOST_NOTICES)
         """The numbers of calls, and what was noticed in their responses."""
 

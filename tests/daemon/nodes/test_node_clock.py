@@ -13,7 +13,7 @@ from support.servers import PostgresServer, wait_until
 
 from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.server import running
-from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.reading import day_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig
 

@@ -13,11 +13,11 @@ from support.browser import Chromium, Tab, needs_chromium
 from support.dashboard_data import BIDI, varied_calls
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.pages.overview import OverviewPage
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import Page, Section, Site
 from anaphora.dashboard.values import ShownCall
 from anaphora.errors import Upstream
@@ -35,7 +35,7 @@ class ServedPages:
     """The pages of calls in memory at a real server."""
 
     def __init__(self) -> None:
-        self.source = MemorySource()
+        self.source = MemoryCalls()
         self.allowed = True
         self.added = 0
         pages: dict[str, Page] = {

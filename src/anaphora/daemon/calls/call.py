@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
     from anaphora.daemon.access.limits import GrantRates
     from anaphora.daemon.endpoints.body_memory import CallBody
-    from anaphora.daemon.endpoints.routes import Route
+    from anaphora.daemon.faces.face import Route
     from anaphora.daemon.facts.request import RequestFacts
     from anaphora.daemon.money.late_bills import LateBills
     from anaphora.daemon.money.ledger import Ledger, OpenHold

@@ -16,6 +16,7 @@ from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_prompt
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import InvalidRequest
@@ -26,15 +27,13 @@ from anaphora.values import Notice
 from anaphora.wire.reading import decode_members
 
 from .call import AppCall
-from .filling import DEFAULT_MAX_TOKENS, fill_max_tokens, without_empty_turns
+from .filling import DEFAULT_MAX_TOKENS, fill_max_tokens, with_members
 
 if TYPE_CHECKING:
     from .steps.plan import PlanRequest
 
 #: The smallest budget of thinking that Anthropic takes.
 _SMALLEST_BUDGET = 1024
-#: The field for several choices, where it is not `n`.
-_CHOICES = {"gemini": "generationConfig.candidateCount"}
 
 
 async def translate(
@@ -132,8 +131,9 @@ def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
         body = fill_max_tokens(request.wire, body, request.members, tokens).body
-    elif request.wire == "gemini":
-        body = without_empty_turns(body, request.members)
+    else:
+        repaired = face_of(request.wire).repaired(request.members)
+        body = with_members(body, request.members, repaired)
     return wire.get(request.wire).parse(body, request.path)
 
 
@@ -163,8 +163,9 @@ class AdaptedParams:
             return
         if params.n is not None and params.n > 1:
             reason = f"{target.endpoint.id} gives one choice a call here; asked for {params.n}"
-            raise InvalidRequest(reason, path=_CHOICES.get(self._wire, "n"))
-        if params.reasoning is not None and target.endpoint.base_wire == "anthropic":
+            raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
+        face = face_of(target.endpoint.base_wire)
+        if params.reasoning is not None and face.budgets_thinking:
             self._adapt_thinking(params.reasoning, params.max_tokens or max_tokens)
 
     def _adapt_thinking(self, reasoning: Reasoning, max_tokens: int) -> None:

@@ -13,7 +13,9 @@ from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
-from anaphora.daemon.calls.steps.read import ReadBody, model_in
+from anaphora.daemon.calls.steps.read import ReadBody
+from anaphora.daemon.faces import face_of, find_route, serves, wire_of
+from anaphora.daemon.faces.face import JSON, Route, model_in
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
 from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected, StoreUnavailable
@@ -21,17 +23,13 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
-from . import routes
 from .body import check_headers, parse_object, read_json_bytes
 from .errors import error_response, of_provider
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
-from .kept import KeptObjects, kept_objects
-from .models import write_model, write_models
-from .routes import Route
-from .stored import StoredObjects
-from .writing import StreamBody, stream_headers, write_reply
+from .kept import KeptObjects
+from .stored import ObjectRequests
+from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
 
-_JSON = "application/json"
 #: With one of these permissions a reply may be kept, or name a container.
 _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
 #: Seconds after which a call is watched: it ends when its client disconnects.
@@ -39,7 +37,6 @@ _WATCH_SECONDS = 0.25
 #: Bytes of a request about a model.
 _LARGEST_QUESTION = 64 * 1024
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
-_COUNT_FIELDS = {"anthropic": "input_tokens", "gemini": "totalTokens"}
 
 
 class Endpoints:
@@ -49,7 +46,7 @@ class Endpoints:
         self,
         calls: CallService,
         store: Store,
-        stored: StoredObjects | None = None,
+        stored: ObjectRequests | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -62,7 +59,7 @@ class Endpoints:
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
-        return routes.serves(path)
+        return serves(path)
 
     def token_of(self, exchange: HttpExchange) -> Secret | None:
         """The token of a request that has none: it goes on with an upload that a token began."""
@@ -71,7 +68,7 @@ class Endpoints:
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
         exchange.scope[ERROR_KEY] = kind_of(problem)
-        wire = routes.wire_of(exchange.path, exchange.headers)
+        wire = wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(REQUEST_ID_KEY, ""))
 
     async def handle(self, call: AppCall) -> None:
@@ -88,9 +85,7 @@ class Endpoints:
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
-        route = call.route = routes.find_route(
-            exchange.method, _plain_path(exchange), exchange.headers
-        )
+        route = call.route = find_route(exchange.method, _plain_path(exchange), exchange.headers)
         app, request_id = call.app, call.request_id
         match route.operation:
             case "generate" | "stream" | "count":
@@ -152,9 +147,7 @@ class Endpoints:
 
     async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
         tokens, exact = await self._calls.count_tokens(call)
-        fields: dict[str, Any] = {_COUNT_FIELDS.get(route.wire, "input_tokens"): tokens}
-        if route.wire == "openai_responses":
-            fields["object"] = "response.input_tokens"
+        fields = face_of(route.wire).count_fields(tokens)
         notices: tuple[Notice, ...] = ()
         if not exact:
             notices = (Notice("estimated", "the tokens are estimated, not counted by a provider"),)
@@ -165,7 +158,7 @@ class Endpoints:
     ) -> None:
         assert call.body is not None
         value = call.body.value
-        as_list = route.wire == "gemini" and not _wants_sse(exchange)
+        as_list = face_of(route.wire).streams_as_list and not _wants_sse(exchange)
         begun: StreamHead | None = None
         try:
             head = await stream.head()
@@ -206,7 +199,9 @@ class Endpoints:
             bill=self._late_bill(call, reply.reply.id),
         )
         try:
-            await self._kept.add(row, kept_objects(request.wire, body.value, reply))
+            usage = reply.most_usage or reply.usage
+            kept = face_of(request.wire).kept_objects(body.value, reply.reply, usage)
+            await self._kept.add(row, kept)
         except (AnaphoraError, *DECODE_ERRORS):
             text = "the stored response could not be recorded: its id cannot be used later"
             return (Notice("handle_not_stored", text),)
@@ -229,7 +224,7 @@ class Endpoints:
             )
 
     def _late_bill(self, call: AppCall, id: str) -> str:
-        return "" if self._stored is None else self._stored.late_bill(call.app.id, id)
+        return "" if self._stored is None else self._stored.background.stored_bill(call.app.id, id)
 
     async def _respond(
         self,
@@ -239,7 +234,7 @@ class Endpoints:
         body: bytes,
         notices: tuple[Notice, ...] = (),
     ) -> None:
-        headers = {"content-type": _JSON, **own_headers(route.wire, request_id, notices=notices)}
+        headers = {"content-type": JSON, **own_headers(route.wire, request_id, notices=notices)}
         await exchange.respond(CompleteResponse(200, headers, body))
 
 

@@ -27,7 +27,7 @@ from .directory import NodeReport, drained_for, running_nodes
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.settings import SettingsFiles
-    from anaphora.daemon.store.postgres.clock import ClockCheck
+    from anaphora.daemon.store.postgres.epoch import ClockCheck
     from anaphora.postgres.address import PostgresAddress
 
 _log = logging.getLogger("anaphora.daemon")

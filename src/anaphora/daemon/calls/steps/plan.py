@@ -18,7 +18,7 @@ from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.daemon.access.granted_models import without_bound
-from anaphora.daemon.access.isolation import app_key, keys_separate
+from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
@@ -32,6 +32,7 @@ from anaphora.daemon.calls.filling import (
 )
 from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.values import WireRequest
@@ -42,7 +43,6 @@ from anaphora.tokens import Counts, for_model
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
-from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
@@ -59,7 +59,7 @@ _PLAIN = frozenset(
 )
 _NO_PROMPT = PromptIR()
 _CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
-_KEY, _SALT = "prompt_cache_key", "cache_salt"
+_KEY = "prompt_cache_key"
 
 
 class PlanRequest(CallStep):
@@ -156,9 +156,9 @@ class PlanRequest(CallStep):
             given = body, members, changes
             body = await self.work(call, lambda: with_members(*given))
             members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
-        path = request.path
-        if endpoint.base_wire == "gemini":
-            path = path_of(target.model, stream=stream)
+        face, path = face_of(endpoint.base_wire), request.path
+        if face.model_in_path:
+            path = face.path_to(target.model, stream=stream)
         decoded = DecodedBody(members, request.elements)
         split_path, now = path, time.time()
 
@@ -188,7 +188,7 @@ class PlanRequest(CallStep):
                 call.remembered.sent = replace(call.remembered.sent, plan=plan)
         if dialect is not None and dialect.path:
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
-        elif endpoint.base_wire != "gemini":
+        elif not face.model_in_path:
             path = rendered.envelope.path
         facts = call.facts
         assert facts is not None
@@ -302,24 +302,25 @@ def _changes(
     call: AppCall, target: Target, members: Members, stream: bool, notices: list[Notice]
 ) -> dict[str, bytes]:
     """Fields of the body that cannot stay as they are."""
-    base_wire = target.endpoint.base_wire
     changes: dict[str, bytes] = {}
-    other = base_wire != "gemini" and known_text(members, "model") != target.model
+    face = face_of(target.endpoint.base_wire)
+    other = not face.model_in_path and known_text(members, "model") != target.model
     if other and not hides_model(call.request):
         changes["model"] = string(target.model)
-    if stream and base_wire == "openai_chat" and not _omits(target, "stream_options"):
+    if stream and face.usage_on_request and not _omits(target, "stream_options"):
         options = _object(members, "stream_options")
         if bytes(options.get("include_usage", b"")) != b"true":
             options["include_usage"] = msgspec.Raw(b"true")
             changes["stream_options"] = msgspec.json.encode(options)
             call.hides_usage = True
     if call.masked:
-        name = _SALT if target.endpoint.system == "vllm" else _KEY
+        salt = salt_field(target.endpoint.resolved)
+        name = salt or _KEY
         given = known_text(members, name)
-        if given or name == _SALT:
+        if given or salt:
             changes[name] = string(app_key(call.app.id, given))
             notices.append(_own_key(name))
-            call.masked = name != _SALT and not keys_separate(target.rules)
+            call.masked = not salt and not keys_separate(target.rules)
     return changes
 
 

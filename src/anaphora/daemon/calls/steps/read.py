@@ -3,19 +3,17 @@ stored objects that it names."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.endpoints import routes
-from anaphora.daemon.endpoints.body import JsonBody, read_json_bytes
+from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
 from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
 from anaphora.daemon.endpoints.references import Reference, check_references, without_comparison
-from anaphora.daemon.endpoints.routes import Route
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.face import Route
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import WireRequest
-from anaphora.errors import AnaphoraError, Denied, RequestRejected
+from anaphora.errors import AnaphoraError, Denied
 
 from .permit import PermitCall
 
@@ -47,7 +45,8 @@ class ReadBody(CallStep):
             call.is_large = large
             notices += (changed[1],)
         rows: tuple[HandleRow, ...] = ()
-        if route.wire != "ollama":
+        face = face_of(route.wire)
+        if face.keeps_objects:
             try:
                 rows = await self._referred(call, route, body)
             except Denied as error:
@@ -57,8 +56,8 @@ class ReadBody(CallStep):
         call.body, call.notices = body, notices
         call.provider = exchange.headers.get(PROVIDER)
         call.stored_at = rows[0].provider if rows else None
-        call.model = _model_of(route, body.value)
-        call.stream = _is_stream(route, body)
+        call.model = face.model_of(route, body.value)
+        call.stream = face.is_stream(route, body.value)
         call.request = WireRequest(
             wire=route.wire,
             path=_counted_path(route.path) if route.operation == "count" else route.path,
@@ -96,28 +95,3 @@ class ReadBody(CallStep):
 def _counted_path(path: str) -> str:
     """Of the request whose tokens are counted: Gemini's has the model."""
     return path.replace(":countTokens", ":generateContent")
-
-
-def model_in(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise RequestRejected("model: must be the name of a model", status=400, param="model")
-    return routes.checked_model(value)
-
-
-def _model_of(route: Route, value: dict[str, Any]) -> str | None:
-    """The model that a call asks for; None where a stored prompt decides it."""
-    model = value.get("model")
-    if model is None and route.wire == "openai_responses" and value.get("prompt") is not None:
-        return None
-    return route.name or model_in(model)
-
-
-def _is_stream(route: Route, body: JsonBody) -> bool:
-    if route.wire == "gemini":
-        return route.operation == "stream"
-    value = body.value.get("stream")
-    if value is None:
-        return route.wire == "ollama"
-    if not isinstance(value, bool):
-        raise RequestRejected("stream: must be true or false", status=400, param="stream")
-    return value

@@ -1,12 +1,9 @@
-"""What an app sees of an answer: the head and the pieces of a stream, and the reply. The bytes of
-streams go to apps by whole events, and without the usage of a chat stream whose caller did not ask
-for it."""
+"""What an app sees of an answer: the head and the pieces of a stream, and the reply."""
 
 from __future__ import annotations
 
 import asyncio
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.client.failures import without_details
@@ -25,15 +22,9 @@ from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import Timeout
 from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
-from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.response_headers import REQUEST_IDS
 
 from .settle import own_reads
-
-#: What ends an event of SSE; ends of lines may be mixed.
-_SSE_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
-#: Of wires whose streams are not SSE.
-_ENDS: dict[str, tuple[bytes, ...]] = {"ollama": (b"\n",)}
 
 
 class RelayAnswer(CallStep):
@@ -140,66 +131,3 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     if len(names) == 1 and flight.request_id is not None:
         return ((names[0], flight.request_id),)
     return tuple((name, redactor(headers[name])) for name in names)
-
-
-# ── Bytes that pass ───────────────────────────────────────────────────────────────────────────────
-
-
-class WholeEvents:
-    """Passes an event when it is complete: before, it could be an error of the provider, whose
-    bytes never pass."""
-
-    def __init__(self, wire: str = "", *, hides_usage: bool = False) -> None:
-        """`hides_usage`: without the event of a chat stream that holds nothing but the usage."""
-        self._hides_usage = hides_usage
-        self._ends = _ENDS.get(wire, _SSE_ENDS)
-        self._longest = max(map(len, self._ends))
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        """The events that are complete now."""
-        # Only what is new is looked at: an event may be large and arrive in many pieces.
-        tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
-        window = tail + data
-        end = len(window) if window.endswith(self._ends) else self._end_in(window)
-        if not end:
-            self._rest += data
-            return b""
-        cut = end - len(tail)
-        whole = bytes(self._rest) + data[:cut] if self._rest else data[:cut]
-        self._rest = bytearray(data[cut:])
-        return _without_usage(whole) if self._hides_usage else whole
-
-    def _end_in(self, window: bytes) -> int:
-        """The end of the last event that is complete; 0 where none is."""
-        return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
-
-    def close(self) -> bytes:
-        """What is left behind the last event of a stream that has not failed."""
-        rest, self._rest = bytes(self._rest), bytearray()
-        return rest
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode = msgspec.json.Decoder(_Chunk).decode
-
-
-def _without_usage(events: bytes) -> bytes:
-    if b'"usage"' not in events:
-        return events
-    ending = b"\r\n\r\n" if b"\r\n\r\n" in events else b"\n\n"
-    return ending.join(each for each in events.split(ending) if not _is_usage(each))
-
-
-def _is_usage(event: bytes) -> bool:
-    if b'"usage"' not in event or not event.startswith(b"data:"):
-        return False
-    try:
-        chunk = _decode(event[5:])
-    except DECODE_ERRORS:
-        return False
-    return chunk.choices == [] and bytes(chunk.usage) != b"null"

@@ -19,12 +19,14 @@ from anaphora.client.turn import TurnRequest
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.framing import UsageFilter, WholeEvents
+from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.money.settling import reads_on
-from anaphora.daemon.money.stored_history import continued_tokens
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .relay import WholeEvents, stream_head, stream_piece
+from .relay import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -86,14 +88,15 @@ class ClientCall(AttemptCaller):
         try:
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
-                whole = WholeEvents()
+                whole: WholeEvents | UsageFilter = WholeEvents()
                 async for found in pieces:
                     events, data = tuple(found), attempts.data
                     if events and isinstance(events[-1], ReplyEnd):
                         attempts.answered(events[-1].reply)
                     if call.head is None:
                         call.head = stream_head(self._tools.memory, call, flight, events)
-                        whole = WholeEvents(call.head.wire, hides_usage=call.hides_usage)
+                        ends = face_of(call.head.wire).event_ends
+                        whole = UsageFilter() if call.hides_usage else WholeEvents(ends)
                     if flight.reply is not None and call.reply is None:
                         self._answered(flight)
                     if call.left is None:
