@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from anaphora.daemon.shared_state import SharedState, Taken
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
+    from anaphora.traffic.matching import RememberedCall
 
-    from .conversations import CallMemory, RememberedCall
+    from .conversations import CallMemory
     from .keep_warm import PrefixRefresher
     from .provider_news import ProviderNews
     from .reading_on import WaitedCall

@@ -20,10 +20,10 @@ from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.values import App
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall
 from anaphora.wire.reading import decode_members
 
 from .call import AppCall, CallOutcome, CallTools
-from .conversations import RememberedCall
 from .own_prefixes import FoundPrefix
 from .pipeline import CallPipeline, CallStep
 from .steps.judge import charge

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
-from anaphora.daemon.calls.conversations import RememberedCall
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class JudgeCache(CallStep):
         # What a call may read of its app's own is counted by the catalog's rules.
         learned = None if call.masked else remembered.rules
         tier = service_tier(flight.prepared[flight.index])
-        return self._memory.judge(
-            remembered,
+        return remembered.judge(
             target.rules if learned is None else learned,
             price=target.price(flight.sent_at or time.time(), tier),
             profile=target.profile,

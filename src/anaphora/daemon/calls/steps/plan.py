@@ -22,7 +22,7 @@ from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
-from anaphora.daemon.calls.conversations import CallMemory, RememberedCall
+from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.filling import (
     FilledBody,
     fill_max_tokens,
@@ -40,6 +40,7 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts, for_model
+from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
@@ -104,7 +105,7 @@ class PlanRequest(CallStep):
         remembered, flight = call.remembered, call.flight
         assert flight is not None
         if outcome.error is not None and remembered is not None and flight.reply is None:
-            self._memory.fail(remembered)
+            remembered.fail()
 
     async def build(self, call: AppCall, target: Target, *, stream: bool) -> PreparedRequest:
         if call.remembered is not None:
@@ -131,7 +132,7 @@ class PlanRequest(CallStep):
 
     def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
         """Another target has failed."""
-        self._memory.fail(before)
+        before.fail()
         call.conversation = call.conversation or (before.conversation, before.turn)
         call.remembered = None
 

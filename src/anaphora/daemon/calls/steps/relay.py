@@ -18,7 +18,6 @@ from anaphora.daemon.calls.call import (
     StreamHead,
     StreamPiece,
 )
-from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import Timeout
 from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -54,15 +53,13 @@ class RelayAnswer(CallStep):
         call.record, call.reply = record, _app_reply(call, flight, reply, record)
 
 
-def stream_head(
-    memory: CallMemory, call: AppCall, flight: InFlight, events: tuple[Event, ...]
-) -> StreamHead:
+def stream_head(call: AppCall, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
     """When the first events of a stream have arrived."""
     target, prepared = flight.target, flight.prepared[flight.index]
     if call.judge_early is not None:
         call.judge_early()
     if call.masked:
-        call.own = own_reads(memory, call, target.rules)
+        call.own = own_reads(call, target.rules)
     start = next((event for event in events if isinstance(event, ReplyStart)), None)
     return StreamHead(
         request_id=call.request_id,

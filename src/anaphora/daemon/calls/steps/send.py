@@ -94,7 +94,7 @@ class ClientCall(AttemptCaller):
                     if events and isinstance(events[-1], ReplyEnd):
                         attempts.answered(events[-1].reply)
                     if call.head is None:
-                        call.head = stream_head(self._tools.memory, call, flight, events)
+                        call.head = stream_head(call, flight, events)
                         ends = face_of(call.head.wire).event_ends
                         whole = UsageFilter() if call.hides_usage else WholeEvents(ends)
                     if flight.reply is not None and call.reply is None:

@@ -15,7 +15,6 @@ from anaphora.catalog.api_limits import fastest_tokens
 from anaphora.client.in_flight import InFlight
 from anaphora.daemon.access.isolation import OwnReads, own_usage
 from anaphora.daemon.calls.call import AppCall, CallOutcome, CallTools
-from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.money.billed_prices import billed_rates, booked_model
 from anaphora.daemon.money.late_bills import LateBill
@@ -95,7 +94,7 @@ class SettleBill(CallStep):
 
     def _own_reads(self, call: AppCall) -> OwnReads:
         assert call.flight is not None
-        return own_reads(self._tools.memory, call, call.flight.target.rules)
+        return own_reads(call, call.flight.target.rules)
 
     def _note(self, call: AppCall, flight: InFlight, reply: Reply) -> None:
         """Notes the usage, as the app sees it."""
@@ -224,13 +223,13 @@ class SettleBill(CallStep):
         return replace(partial, usage=usage), hidden
 
 
-def own_reads(memory: CallMemory, call: AppCall, rules: CacheRules) -> OwnReads:
+def own_reads(call: AppCall, rules: CacheRules) -> OwnReads:
     """What the call may read of what its app wrote."""
     expected, remembered = None, call.remembered
     # Of conversations that only begin alike, a provider of units may have kept nothing.
     units = rules.automatic_breakpoint.value == "units"
     if remembered is not None and (remembered.continues or not units):
-        expected = memory.expect(remembered, rules)
+        expected = remembered.expect(rules)
     return OwnReads.of(expected).joined(call.found.reads)
 
 
