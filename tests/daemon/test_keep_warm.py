@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from support.daemon import KEY, llm_yaml, running_daemon
 from support.honest_apps import charges, provider_bills
 from support.ledgers import rows
+from support.waiting import PATIENCE, wait_until
 from support.warm_daemon import (
     CANARY,
     MINUTE,
     PARAGRAPH,
-    SOON,
     SYSTEM,
     Conversation,
     Provider,
@@ -136,7 +136,7 @@ def test_refreshes_of_a_pause_are_bounded(warm: Callable[..., Any]) -> None:
         before = len(running.refreshes())
         running.wait(90 * MINUTE)
         assert len(running.refreshes()) <= before + 1
-        assert running.daemon.daemon.services.calls._refresher._bytes == 0
+        assert running.daemon.daemon.services.calls.tools.refresher._bytes == 0
 
 
 def test_daemon_looks_every_second(warm: Callable[..., Any]) -> None:
@@ -254,7 +254,7 @@ def test_stored_history_is_not_sent_again(warm: Callable[..., Any]) -> None:
         assert running.refreshes()  # such pauses are bridged
         running.wait(3 * 60 * MINUTE)
         chat = OpenAiConversation(running, "/v1/responses", chained=True, max_output_tokens=64)
-        refresher = running.daemon.daemon.services.calls._refresher
+        refresher = running.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         chat.send()
         running.wait(1)
@@ -309,7 +309,7 @@ def test_what_ends_refreshes(warm: Callable[..., Any], end: Callable[[WarmDaemon
         Conversation(running).converse(7, 7)
         before = running.refreshes()
         end(running)
-        refresher = running.daemon.daemon.services.calls._refresher
+        refresher = running.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         if end in (revoke, change_grant):  # nothing is kept until the refresh would be due
             assert refresher._bytes == 0
@@ -327,7 +327,7 @@ def test_no_refresh_while_a_call_of_the_conversation_runs(
         chat.converse(7, 7)
         before, sent = len(running.refreshes()), len(running.sent())
         running.provider.hangs = True
-        with closing(HTTPConnection(urlsplit(running.daemon.url).netloc, timeout=SOON)) as call:
+        with closing(HTTPConnection(urlsplit(running.daemon.url).netloc, timeout=PATIENCE)) as call:
             headers = {**running.daemon.headers(), "content-type": "application/json"}
             call.request("POST", "/v1/messages", json.dumps(chat.body()), headers)
             wait_until(lambda: len(running.sent()) > sent)
@@ -357,13 +357,6 @@ def test_apps_with_one_provider_pay_for_their_own(
         assert running.refreshes()
     charged = sorted(billed for billed, _ in charges(tmp_path / "home").values())
     assert charged == sorted(bill.nano_usd for bill in provider_bills(emu).values())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_refresh_has_the_key_that_is_in_force(warm: Callable[..., Any]) -> None:

@@ -4,8 +4,7 @@ hold on the others."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import LONG, MODELS
+from support.waiting import until
 
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
 from anaphora.emulator.server import Emulator
 from anaphora.errors import GrantRateLimited, Overloaded, RateLimited, Throttled, Unavailable
 
-TIMEOUT = 30.0
 NAMES = ["anthropic"]
 
 
@@ -47,13 +46,6 @@ async def nodes(
         yield services[0], services[1]
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not await condition():
-        assert time.monotonic() < end, f"not within {TIMEOUT:g} s: {what}"
-        await asyncio.sleep(0.01)
-
-
 def test_conversation_goes_on_at_the_other_node(
     emu: Emulator, tmp_path: Path, redis_url: str
 ) -> None:
@@ -65,7 +57,7 @@ def test_conversation_goes_on_at_the_other_node(
                 assert reply.verdict is not None
                 results.append(reply.verdict.result)
                 words += [f"{number}", "Next?"]
-                await node.service.shared_state.get("anything")  # it was saved
+                await node.service.tools.shared_state.get("anything")  # it was saved
             assert results == ["first", "miss", "hit", "hit", "hit"]
 
     asyncio.run(main())
@@ -84,7 +76,7 @@ def test_changed_system_prompt_is_named_at_the_other_node(
         async with nodes(emu, tmp_path, redis_url) as (one, two):
             before = turn("2026-11-15", "One?", "1", "Two?")
             await one.service.complete(one.request("anthropic", before))
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             after = turn("2026-11-16", "One?", "1", "Two?", "2", "Three?")
             reply = await two.service.complete(two.request("anthropic", after))
             verdict = reply.verdict
@@ -139,7 +131,7 @@ def test_running_calls_are_limited_over_all_nodes(
             waiting = asyncio.ensure_future(
                 two.service.complete(two.request("anthropic", body("Two?")))
             )
-            await two.service.shared_state.get("anything")
+            await two.service.tools.shared_state.get("anything")
             assert two.sent == []
             async for _ in stream:
                 pass
@@ -202,7 +194,7 @@ def test_call_is_explained_on_any_node(emu: Emulator, tmp_path: Path, redis_url:
         async with nodes(emu, tmp_path, redis_url) as (one, two):
             call = one.request("anthropic", body("One?"))
             await one.service.complete(call)
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             here = await one.service.explain(one.app, call.request_id)
             there = await two.service.explain(two.app, call.request_id)
             assert here is not None
@@ -228,7 +220,7 @@ def test_app_is_charged_for_its_own_reads_on_any_node(
                 node.service.use_grants([mine.grant, other.grant])
             question = body("One?", system=system)
             await one.service.complete(one.request("anthropic", question, app=mine))
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             question = body("Another?", system=system)
             hidden = await two.service.complete(two.request("anthropic", question, app=other))
             own = await two.service.complete(two.request("anthropic", question, app=mine))

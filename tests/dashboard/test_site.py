@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import htpy
 import httpx
 import msgspec
 import pytest
+from support.waiting import wait_until
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.layout import static_url
@@ -231,5 +231,4 @@ def test_stream_of_a_closed_page_ends(site: TestedSite) -> None:
         lines = response.iter_lines()
         next(lines)
         assert site.app.is_busy
-    while site.app.is_busy:  # the server notices it soon
-        time.sleep(0.01)
+    wait_until(lambda: not site.app.is_busy, "the server notices it")

@@ -34,7 +34,8 @@ from support.observed import (
     gpt,
     openai_client,
 )
-from support.socket_upstream import PATIENCE, UpstreamConnection, socket_upstream
+from support.socket_upstream import UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 import anaphora
 from anaphora.client.response import Record
@@ -686,7 +687,7 @@ print(json.dumps([len(calls), [str(each) for each in written]]))
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -26,6 +26,7 @@ from support.observed import (
     claude,
     close,
 )
+from support.waiting import PATIENCE
 
 import anaphora
 from anaphora.emulator.server import Emulator
@@ -368,4 +369,4 @@ with anaphora.observing() as seen:
     pass
 assert seen.calls == ()
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

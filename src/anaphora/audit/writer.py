@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -55,7 +54,7 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 
 
 class LogStore(Protocol):
-    """Where rows are kept: `FileStore`, `SqliteLogStore` or `PostgresLogStore`."""
+    """Where rows are kept: `FileStore` or `PostgresLogStore`."""
 
     @property
     def path(self) -> Path | PostgresLog: ...
@@ -217,7 +216,7 @@ class LogWriter:
                     self._unknown = None
                     self._begin_chain()
                     continue
-            except (OSError, sqlite3.Error, AnaphoraError) as problem:
+            except (OSError, AnaphoraError) as problem:
                 self._failed(problem)
                 return batch
             self._unknown = None
@@ -293,7 +292,7 @@ class LogWriter:
             self._next_prune = now + _DAY
             try:
                 self.prune(self._keep_days, now)
-            except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
+            except (OSError, AnaphoraError) as problem:  # the rows are written
                 self._report(problem)
 
     def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead, AuditRow]:
@@ -375,7 +374,7 @@ class LogWriter:
         except ChainClosed as problem:  # by another node, which needs no row after its own
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
-        except (OSError, sqlite3.Error, AnaphoraError) as problem:
+        except (OSError, AnaphoraError) as problem:
             self._failed(problem)
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
@@ -408,7 +407,7 @@ if hasattr(os, "register_at_fork"):
 def _message(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return problem.strerror or type(problem).__name__
-    if isinstance(problem, AnaphoraError | sqlite3.Error):
+    if isinstance(problem, AnaphoraError):
         return str(problem)
     return described(problem)
 

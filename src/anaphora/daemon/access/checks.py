@@ -68,7 +68,7 @@ def check_grant(
 def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> None:
     """Raises `CapabilityDenied` where an app has not the capabilities that a method needs, or one
     that it requires itself."""
-    missing = grant.missing
+    missing = grant.missing if grant.requires else grant.requires
     for capability in (*needed, *sorted(missing)) if missing else needed:
         if capability in grant.capabilities:
             continue
