@@ -50,6 +50,9 @@ Pause: TypeAlias = Callable[[float], None]
 KEPT_CALLS, _SLACK = 1_000_000, 20_000
 #: Seconds for which minutes are kept.
 KEPT_MINUTES = 26 * HOUR
+#: Seconds from the beginning of a report for which minutes, and quarters of an hour, are kept:
+#: charts of more have longer steps.
+_REPORT_MINUTES, _REPORT_QUARTERS = 9 * HOUR, 51 * HOUR
 #: The group of calls without a label of the application.
 NO_LABEL = "(no label)"
 #: Buckets of the histogram: the first ends at 1 ms, each further one is 5 % wider.
@@ -128,24 +131,24 @@ class AddedCalls:
         state: FillState,
         now: float,
         *,
-        kept_minutes: float = KEPT_MINUTES,
         blocks: bool = True,
-        tags: bool = False,
+        report_since: float | None = None,
     ) -> None:
-        """`blocks`: sums by block are made. `tags`: also those by label of the application, and by
-        the block that changed."""
+        """`blocks`: sums by block are made. `report_since`: for a report that begins with a call of
+        this time; sums by label of the application, and by the block that changed, are made too,
+        and steps are no shorter than its charts need."""
         self.count = 0
         self._names = names
         self._blocks = blocks
-        self._tags = tags
+        self._report_since = report_since
         self._before = state
         self.state = replace(
             state,
-            minutes_since=max(state.minutes_since, (now - kept_minutes) // HOUR * HOUR),
+            minutes_since=max(state.minutes_since, (now - KEPT_MINUTES) // HOUR * HOUR),
             longer_until=max(state.longer_until, now // HOUR * HOUR),
         )
         self._earliest, self._latest = math.inf, 0.0
-        self._tables = {"sums", "latency", *(("tags", "changed") if tags else ())}
+        self._tables = {"sums", *(("latency",) if report_since is None else ("tags", "changed"))}
         """Tables of sums that change."""
         self._rows: list[Sequence[object]] = []
         self._block_rows: list[Sequence[int]] = []
@@ -166,7 +169,7 @@ class AddedCalls:
         """`seq` is the number of the call: later ones have higher numbers."""
         names, service = self._names, self._service(call)
         at = min(max(call.at, 0.0), _LATEST)
-        step = MINUTE if at >= self.state.minutes_since else HOUR
+        step = self._step(at)
         key = step, int(at // step * step), *service
         figures, labels = _figures_of(call), 0
         if max(figures) > _MOST or min(figures) < -_MOST:
@@ -179,12 +182,14 @@ class AddedCalls:
         if call.lost:
             self._tables.add("causes")
             cause = names.id("cause", call.cause or "unknown")
-        if self._tags:
+        if self._report_since is not None:
             self._tag_rows += [
                 (seq, names.id("tag", tag)) for tag in dict.fromkeys(call.labels) or (NO_LABEL,)
             ]
             if call.broke:
                 changed = names.id("changed", call.changed or call.cause or "unknown")
+        else:
+            self._add_ids(seq, call)
         bucket = None if call.first is None else bucket_of(call.first)
         self._rows.append(
             (
@@ -193,11 +198,20 @@ class AddedCalls:
                 call.at + call.seconds,
             )
         )  # fmt: skip
+        self.count += 1
+        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
+
+    def _step(self, at: float) -> int:
+        """The shortest one that a call is summed by."""
+        if self._report_since is None:
+            return MINUTE if at >= self.state.minutes_since else HOUR
+        age = at - self._report_since
+        return MINUTE if age < _REPORT_MINUTES else QUARTER if age < _REPORT_QUARTERS else HOUR
+
+    def _add_ids(self, seq: int, call: AuditEnvelope) -> None:
         ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
         if ids and ids.replace("\t", "").isprintable():
             self._ids.append((seq, ids.casefold()))
-        self.count += 1
-        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
 
     def _service(self, call: AuditEnvelope) -> tuple[int, int, int]:
         """The numbers of the app, the provider and the model."""

@@ -202,10 +202,13 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Tables without rows where there is no file yet."""
+    """Tables without rows where there is no file yet, or one of another version."""
     if not path.exists():
         return create_in_memory()
     database = connect_read_only(path, any_thread=True)
+    if not _is_ours(database):
+        database.close()
+        return create_in_memory()
     database.execute("PRAGMA mmap_size=1073741824")
     database.execute("PRAGMA cache_size=-16384")
     return database
