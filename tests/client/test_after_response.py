@@ -30,6 +30,7 @@ from anaphora.client.response import Record, Response
 from anaphora.client.retry import CircuitBreaker
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
+from anaphora.client.session.turns import SessionTurns
 from anaphora.client.sync import SyncSession
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
@@ -580,7 +581,7 @@ def test_failure_to_add_the_reply_to_the_conversation_gives_a_notice(
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Session, "_continue", fails)
+    monkeypatch.setattr(SessionTurns, "_continue", fails)
     played = play(way, emu)
     assert codes(played.answers[0]) == ["conversation_failed"]
     assert played.answers[0].text

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.planted import GUIDE, PLACES, Place, body, grown, spec
 
-from anaphora.cli.watch_lines import call_lines
+from anaphora.cli.watch_output import call_lines
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest

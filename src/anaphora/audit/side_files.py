@@ -1,6 +1,6 @@
 """The files beside a log: its lock, its key, and an anchor.
 
-audit        the log, a folder; or audit.db
+audit        the log, a folder
 audit.lock   held by the one writer
 audit.key    the key of the digests, with which guesses of short texts can be tested
 """
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 import msgspec
 from blake3 import blake3
@@ -60,12 +61,26 @@ class WriterLock:
         file.write(b"%d\n" % os.getpid())
         file.flush()
         self._file = file
+        _held.add(self)
 
     def release(self) -> None:
         """In a forked process, where the lock is the parent's, this only closes its file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+#: Locks that a forked process has to give up: it would hold them when the parent has ended.
+_held: WeakSet[WriterLock] = WeakSet()
+
+
+def _forget_locks() -> None:
+    for lock in _held:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def is_locked(log: Path) -> bool:
@@ -138,6 +153,18 @@ def _read_key(path: Path) -> bytes:
     return key
 
 
+def copy_key(source: Path, log: Path) -> None:
+    """Gives a log the key of the log that it was copied from, so that digests stay comparable."""
+    old, new = beside(source, ".key"), beside(log, ".key")
+    if not old.exists():
+        return
+    key = _read_key(old)
+    if not new.exists():
+        _replace(new, key.hex().encode() + b"\n")
+    elif _read_key(new) != key:
+        raise Io(f"{new}: is the key of another log; name another folder, or move the key away")
+
+
 def key_id(key: bytes) -> str:
     return blake3(b"anaphora audit key", key=key).hexdigest(length=8)
 
@@ -182,6 +209,17 @@ def write_anchor(
         log=log, seq=head.seq, hash=head.hash, at=at, chains=tuple(chains) or msgspec.UNSET
     )
     _replace(path, msgspec.json.encode(anchor) + b"\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names of new files in a folder durable."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes) -> None:

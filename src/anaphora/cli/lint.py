@@ -159,7 +159,7 @@ class _Prompts:
                     self.problems.append(str(problem))
 
     def guesses(self) -> Iterator[str]:
-        """How wires were chosen that requests do not show; each way once."""
+        """Reasons for wires that requests do not show, each once."""
         first = {request.guess: request for request in reversed(self.requests)}
         return (f"{one.place}: {guess}" for guess, one in first.items() if guess)
 

@@ -99,7 +99,7 @@ def gather(
     override: bool = True,
 ) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others. `provider` served
-    the calls, whatever the files say; without `override`, only where that is unknown."""
+    the calls, whatever the files say; without `override`, only if that is unknown."""
     problems: list[Problem] = []
     files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
@@ -174,7 +174,7 @@ def _logs_in(folder: Path) -> list[Path]:
 
 
 def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
-    """The lines of a file; a single one where the file is one JSON object."""
+    """The lines of a file; a single one if the file is one JSON object."""
     lines = list(lines_of(file, problems))
     if len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
         whole = b"".join(line.data for line in lines)
@@ -266,7 +266,7 @@ def answers_in(
 
 
 def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntry]:
-    """The conversations, with the file as their account where none is recorded."""
+    """The conversations, with the file as their account if none is recorded."""
     for entry in entries:
         if isinstance(entry, FoundTrace) and entry.trace.account is None:
             entry = entry._replace(trace=replace(entry.trace, account=str(file)))

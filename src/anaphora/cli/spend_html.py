@@ -72,7 +72,7 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
 
 
 def _points(days: Sequence[SpendRow]) -> list[Point]:
-    """One for each day, also those without calls."""
+    """One for each day, including days without calls."""
     sums = {_start(row.day): _sums(row) for row in days}
     first, last = min(sums), max(sums)
     starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
+from anaphora.bounded import BoundedMap
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import looks_like_key, shown_name
 
@@ -127,7 +128,7 @@ class TargetChooser:
             providers = {name: providers[name] for name in among if name in providers}
         self._chooser = ProviderChooser(providers, self._routes, environment)
         self._hops = ProviderChooser(pool.providers, (), environment)
-        self._chosen: dict[tuple[str | None, str | None], ChosenTargets] = {}
+        self._chosen = BoundedMap[tuple[str | None, str | None], ChosenTargets](_MOST_CHOSEN)
 
     def targets(self, provider: str | None, model: str | None) -> ChosenTargets:
         """The targets for the name of a provider or a route; without it, the model decides."""
@@ -145,8 +146,6 @@ class TargetChooser:
                 chosen = self._route_targets(name, at)
             else:
                 chosen = (self._endpoint(name).target(at),), ()
-            if len(self._chosen) >= _MOST_CHOSEN:
-                self._chosen.clear()
             self._chosen[provider, model] = chosen
         return chosen
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
+from anaphora.bounded import BoundedMap
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
@@ -132,10 +133,12 @@ class Endpoint:
         self.breaker = CircuitBreaker(self.config.breaker)
         self.host = urlsplit(self.base_url).netloc
         self._gate = Gate.of(self.config.limits)
-        self._targets: dict[str, Target] = {}
+        self._targets = BoundedMap[str, Target](
+            _MOST_TARGETS, on_drop=lambda _, oldest: self._gate.limiter.forget(oldest.gate.lane)
+        )
         self.steps = LearnedSteps()
         """What the bills of this provider show, by unmasked usage."""
-        self._learned: dict[str, Target] = {}
+        self._learned = BoundedMap[str, Target](_MOST_TARGETS)
         """By model: where the bills contradict the catalog."""
 
     def __repr__(self) -> str:
@@ -196,12 +199,9 @@ class Endpoint:
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
         name = model or self.default_model
-        target = self._targets.get(name) if isinstance(name, str) else None
+        target = self._targets.use(name) if isinstance(name, str) else None
         if target is None:
             target = self._new_target(name)
-            if len(self._targets) >= _MOST_TARGETS:
-                oldest = self._targets.pop(next(iter(self._targets)))
-                self._gate.limiter.forget(oldest.gate.lane)
             self._targets[target.model] = target
         return target
 
@@ -214,8 +214,6 @@ class Endpoint:
         learned = self._learned.get(target.model)
         if learned is None or learned.rules is not rules:
             learned = replace(target, rules=rules, memory=AppMemory(rules))
-            if len(self._learned) >= _MOST_TARGETS:
-                self._learned.clear()
             self._learned[target.model] = learned
         return learned
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, parse_qsl
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, Upstream
 from anaphora.serving.app import ServedApp
@@ -117,7 +117,7 @@ def application(
 class EmulatorHandler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._overlapped: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._overlapped = BoundedMap[tuple[str, str], float](_PLACES)
         """When the last call of a model arrived that overlaps another."""
         self._control = ControlRoutes(engine)
         self._pages: EmulatorPages | None = None
@@ -171,9 +171,6 @@ class EmulatorHandler:
         place = call.facts.provider, call.facts.profile.id
         if call.overlaps:
             self._overlapped[place] = started
-            self._overlapped.move_to_end(place)
-            if len(self._overlapped) > _PLACES:
-                self._overlapped.popitem(last=False)
         while call.writes:
             last = max(started, self._overlapped.get(place, started))
             left = min(last + _TOGETHER, started + _LONGEST_HOLD) - time.monotonic()

@@ -11,22 +11,12 @@ from collections.abc import Iterable, Mapping
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
+from anaphora.client.config.environment import default_rows
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.accounts import checked_upstream
 from anaphora.traffic.calls import ProxyRoute
 from anaphora.wire import Wire
 
-#: The providers whose own paths need no prefix, and how their paths begin. The rest is OpenAI's.
-_OWN_PATHS = {
-    "google": ("/v1beta/", "/v1alpha/", "/upload/v1beta/", "/upload/v1alpha/", "/v1beta1/"),
-    "ollama": ("/api/",),
-    "anthropic": ("/v1/messages", "/messages", "/v1/complete", "/v1/skills"),
-    "openai": ("/v1/", "/chat/completions", "/responses", "/embeddings"),
-}
-#: Headers of one provider's clients: models and files of several have the same path.
-_OWN_HEADERS = {"anthropic-version": "anthropic", "x-goog-api-key": "google"}
-#: The path that some clients of Anthropic leave /v1 out of.
-_WITHOUT_VERSION = "/messages"
 #: How requests are answered that belong to no route.
 _DEFAULT_WIRE = "openai_chat"
 
@@ -50,7 +40,8 @@ def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
     ]
     return routes + [
         ProxyRoute(prefix="", provider=provider, upstream=bases[provider])
-        for provider in _OWN_PATHS
+        for provider, row in default_rows().items()
+        if row.own_paths
     ]
 
 
@@ -70,6 +61,12 @@ class RouteTable:
                 raise InvalidRequest(reason, path="prefix")
             else:
                 self._prefixed[route.prefix[1:]] = route
+        rows = default_rows()
+        known = [(rows[name], route) for name, route in self._own.items() if name in rows]
+        # Models and files of several providers have the same path.
+        self._own_headers = [(row.own_header, route) for row, route in known if row.own_header]
+        self._own_paths = [(start, route) for row, route in known for start in row.own_paths]
+        self._own_paths.sort(key=lambda one: len(one[0]), reverse=True)
         # A single route without a prefix takes every path.
         self._only = next(iter(self._own.values())) if len(self._own) == 1 else None
 
@@ -84,8 +81,9 @@ class RouteTable:
             route = self._own_route(path, headers)
             if route is None:
                 return None
-        if path == _WITHOUT_VERSION and route.provider == "anthropic":
-            path = "/v1/messages"
+        row = default_rows().get(route.provider)
+        if row is not None and row.short_path and path == row.short_path:
+            path = row.request_path
         return route, path
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
@@ -99,13 +97,10 @@ class RouteTable:
             return None
         if self._only is not None:
             return self._only
-        for name, provider in _OWN_HEADERS.items():
-            if name in headers and provider in self._own:
-                return self._own[provider]
-        for provider, beginnings in _OWN_PATHS.items():
-            if path.startswith(beginnings) and provider in self._own:
-                return self._own[provider]
-        return None
+        for name, route in self._own_headers:
+            if name in headers:
+                return route
+        return next((route for start, route in self._own_paths if path.startswith(start)), None)
 
 
 def dialect_at(provider: str, path: str) -> Dialect | None:

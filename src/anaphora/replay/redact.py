@@ -18,7 +18,7 @@ import binascii
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -34,7 +34,7 @@ from anaphora.redaction import is_placeholder
 from anaphora.redactor import MASK, Redactor
 
 from .fixture import Fixture, FixtureHeaders, FixturePiece
-from .patterns import LONGEST, bounded_pattern
+from .rules import user_pattern, without_surrogates
 from .secret_forms import (
     SecretForm,
     secret_patterns,
@@ -97,7 +97,7 @@ class Redaction:
         self._given = tuple(patterns)
         self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
         self._forms = _forms(self._secrets)
-        self._patterns = [_SecretPattern(each) for each in self._given]
+        self._patterns = [_pattern(each) for each in self._given]
         self._errors = Redactor(self._secrets)
         self._last: Redaction | None = None
         """For the credentials of the last request: the next one mostly has the same."""
@@ -180,35 +180,18 @@ class Redaction:
         return without_overlap(found)
 
     def _pattern_edits(self, data: bytes) -> Iterator[Edit]:
-        """Patterns are about characters, not about bytes."""
-        text = data.decode("utf-8", "surrogateescape")
+        # Each byte that is no UTF-8 becomes one other, so that places stay.
+        text = without_surrogates(data.decode("utf-8", "surrogateescape")).encode()
         for pattern in self._patterns:
-            done = place = 0
-            for begin, end in pattern.places(text):
-                start = place + _byte_count(text[done:begin])
-                place, done = start + _byte_count(text[begin:end]), end
-                yield start, place, _MASK
+            spans = (match.span() for match in pattern.finditer(text))
+            yield from ((begin, end, _MASK) for begin, end in spans if end > begin)
 
 
-class _SecretPattern:
-    """A pattern of the user, searched for in time proportional to the text."""
-
-    def __init__(self, pattern: str) -> None:
-        try:
-            self._bounded = bounded_pattern(pattern)
-        except ValueError as problem:
-            raise InvalidRequest(f"{pattern!r}: {problem}", path="patterns") from None
-        self._whole = re.compile(pattern)
-
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
-        at = 0
-        while found := self._bounded.search(text, at):
-            if len(found[0]) >= LONGEST:
-                # The bound may have cut it off: a token can be long.
-                found = self._whole.match(text, found.start()) or found
-            if found[0]:
-                yield found.span()
-            at = max(found.end(), found.start() + 1)
+def _pattern(text: str) -> Any:
+    try:
+        return user_pattern(text)
+    except ValueError as problem:
+        raise InvalidRequest(f"{text!r}: {problem}", path="patterns") from None
 
 
 def _forms(secrets: Iterable[str]) -> list[SecretForm]:
@@ -308,10 +291,6 @@ def _joined(pieces: Sequence[FixturePiece]) -> bytes:
 
 def _header(headers: FixtureHeaders, name: str) -> str:
     return ", ".join(value for each, value in headers if each.lower() == name)
-
-
-def _byte_count(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:

@@ -6,7 +6,6 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from hashlib import sha256
 from itertools import accumulate, takewhile
@@ -14,6 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import CacheRules
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
@@ -261,7 +261,7 @@ class ScopedKeys:
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
-        self._params: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
+        self._params = BoundedMap[Hashable, Mapping[str, bytes]](_REMEMBERED)
         self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
         """The last parameters and scope, and their salts: mostly the same from call to call."""
         self._common: Mapping[str, bytes] = {}
@@ -293,14 +293,11 @@ class ScopedKeys:
         """Records the parameters of a call, by how its prompt begins."""
         if len(prompt):
             key, params = (scope, prompt.key(0)), prompt.cache_params
-            known = self._params.get(key)
+            known = self._params.use(key)
             if known is not params and known != params:
                 if self._common != params:
                     self._common = params
                 self._params[key] = self._common
-            self._params.move_to_end(key)
-            if len(self._params) > _REMEMBERED:
-                self._params.popitem(last=False)
 
     def changed(self, prompt: PromptView, scope: Hashable) -> str:
         """The invalidating parameters that differ from the last call that began like this one."""

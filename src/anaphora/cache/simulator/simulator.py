@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.lifetime import expiry, is_alive, moments, used_at
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
@@ -109,7 +110,7 @@ class Simulator:
         self._seed = seed
         self._calls = 0
         self._handles: dict[str, StoredHandle] = {}
-        self._ended: dict[str, float] = {}
+        self._ended = BoundedMap[str, float](_REMEMBERED)
         self._token_hours = 0.0
         """Of handles that have ended."""
 
@@ -306,8 +307,6 @@ class Simulator:
     def _end(self, name: str, at: float) -> None:
         self._token_hours += self._handles.pop(name).token_hours(at)
         self._ended[name] = at
-        if len(self._ended) > _REMEMBERED:
-            del self._ended[next(iter(self._ended))]
 
 
 def _caches(

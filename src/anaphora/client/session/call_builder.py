@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import state_text
-from anaphora.client.content import ToolSet
+from anaphora.client.arguments import seconds_of, state_text
+from anaphora.client.content import Content, ToolSet, messages_of
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.options import Prompt, StateText
+from anaphora.client.options import Prompt, StateText, TurnOptions
+from anaphora.client.parameters import params_of
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
@@ -29,7 +30,6 @@ from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import within_limit
 from .provider_state import ProviderState
-from .saved_state import stored_response
 from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
@@ -127,7 +127,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if not whole and not request.prewarm:
             continuation = prompt.continuation  # the prompt's own, the first time
             if continuation is None and state.endpoint.features.stores_responses:
-                continuation = stored_response(state, turn, self.store)
+                continuation = state.reply.continued(turn, self.store)
         ir = PromptIR(
             system_text=prompt.system_text,
             system_blocks=prompt.system_blocks,
@@ -165,6 +165,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             self.usual_params[state.target, stream] = params
         return params
 
+    def request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
+        """A turn with this content; `options` are parameters of this call alone."""
+        timeout = options.pop("timeout", None) if options else None
+        # Nearly every turn is a text.
+        text = content if isinstance(content, str) and not content.isspace() else ""
+        return TurnRequest(
+            messages=(Message.user(text),) if text else messages_of(content),
+            params=params_of(options, tools=self.tools.source.current) if options else {},
+            output=None if output is None else self.output(output),
+            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
+        )
+
     def output(self, output: Any) -> Structured[Any] | None:
         """The form of a reply. Built once for a type; for a schema that is used again, pass the
         result of `output_of`."""
@@ -187,8 +199,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self.diagnose and state.reply_id is not None:
-            earlier = Earlier(state.endpoint.system, state.reply_id)
+        if self.diagnose and state.reply.id is not None:
+            earlier = Earlier(state.endpoint.system, state.reply.id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)

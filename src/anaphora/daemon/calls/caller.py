@@ -34,6 +34,9 @@ from anaphora.daemon.access.isolation import (
     own_usage,
 )
 from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.framing import UsageFilter, WholeEvents
+from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.cut_calls import reads_on
 from anaphora.daemon.money.late_bills import LateBills
@@ -41,7 +44,6 @@ from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import (
     GrowingConversation,
     StoredHistory,
-    continued_tokens,
 )
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import SharedState, Taken
@@ -56,7 +58,6 @@ from .conversations import CallMemory, RememberedCall
 from .fair_admission import FairAdmission, SharedLimits
 from .provider_news import ProviderNews
 from .requests import RequestBuilder
-from .stream_usage import UsageFilter, WholeEvents
 
 if TYPE_CHECKING:
     from .keep_warm import PrefixRefresher
@@ -154,7 +155,7 @@ class DelegatedCall(Caller):
         try:
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
-                whole = WholeEvents()
+                whole: WholeEvents | UsageFilter = WholeEvents()
                 async for found in pieces:
                     events, data = tuple(found), attempts.data
                     if events and isinstance(events[-1], ReplyEnd):
@@ -162,7 +163,8 @@ class DelegatedCall(Caller):
                     if self._head is None:
                         self._head = self._stream_head(flight, events)
                         hides = self._builder.hides_usage
-                        whole = UsageFilter() if hides else WholeEvents(self._head.wire)
+                        ends = face_of(self._head.wire).event_ends
+                        whole = UsageFilter() if hides else WholeEvents(ends)
                     if flight.reply is not None and self.reply is None:
                         self._respond(flight)
                     if self._left is None:

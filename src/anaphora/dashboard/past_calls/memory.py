@@ -27,11 +27,11 @@ from anaphora.dashboard.values import (
 )
 from anaphora.dashboard.view import is_found
 
-from .adding import AddedCalls, FillState
+from .adding import AddedCalls
 from .log_tail import PlacedRow
 from .names import MOST_NAMES, KnownNames
 from .queries import days, groups
-from .schema import HOUR, MINUTE, create_in_memory
+from .schema import HOUR, MINUTE, FillState, create_in_memory
 from .source import PastCalls
 from .sums import CallTotals
 

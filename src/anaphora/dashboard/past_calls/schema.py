@@ -14,7 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+
+from .log_tail import Position
 
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
@@ -114,6 +118,24 @@ SUM_TABLES: Final = (
     SumTable("tags", ("step", "start", "tag"), SUMS, "added JOIN added_tags USING (seq)"),
     SumTable("changed", ("step", "start", "changed"), SUMS, where="changed > 0"),
 )
+
+
+class FillState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the tables are, as it is stored with them."""
+
+    log: str = ""
+    position: Position = Position()
+    calls: int = 0
+    """That were added."""
+    unreadable: int = 0
+    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
+    minutes_since: float = 0.0
+    """Minutes are kept from here on."""
+    longer_until: float = 0.0
+    """Steps longer than a minute have the calls before this time; later ones are in minutes."""
+    calls_since: float = 0.0
+    """All calls after this time are kept."""
+
 
 #: The columns of `calls`.
 CALL_COLUMNS: Final = (

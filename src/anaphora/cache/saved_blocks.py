@@ -1,29 +1,32 @@
-"""The blocks of a prompt for another node: digests, sizes and kinds, never text.
+"""The blocks of a prompt for another process: digests, sizes and kinds, never text; and the names
+under which a later prompt finds them.
 
-    block_entries(prompt, first)          what other nodes know of the blocks of a prompt
+    block_entries(prompt, first)          what others know of the blocks of a prompt
     rebuilt_runs(prompt, saved, …)        the runs of an earlier prompt
+    pointers(prompt, salts, …)            the names that a prompt is saved under
+    candidates(prompt, salts)             the names that a prompt looks for
 
 A later prompt mostly begins with all of an earlier one: that one is a view of it. Where it does
 not, blocks of the earlier prompt that occur in the later one are taken from there, and the others
-are placeholders of their size: the block that changed is known, its earlier text is not.
+are placeholders of their size: the block that changed is known, its earlier text is not. Names are
+digests of blocks; salts separate those of apps, models and conversations that clients name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING
 
+import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.rendered.chunks import UNKNOWN_LABEL, placeholder
-from anaphora.values import Section, SegmentRole
+from anaphora.values import Section
 
-if TYPE_CHECKING:
-    from .saved_calls import SavedTurn
+from .compared_prompt import CallHints, ComparedPrompt
+from .saved_call import SavedCall
 
 #: Digest of the block, bytes of the chunk, tokens in units of 16 where it is not text, kind, flags.
 _ENTRY = Struct("<8sIHBB")
@@ -38,6 +41,12 @@ _BY_SIZE = frozenset((Kind.SYSTEM, Kind.TEXT, Kind.TOOL_CALL, Kind.OTHER, Kind.I
 _ROLES = ("user", "assistant", "system", "tool", "model", "developer", "")
 _ROLE_NUMBERS = {role: number for number, role in enumerate(_ROLES)}
 _OPENS, _MARKABLE = 1, 2
+#: Earlier calls of a conversation that a prompt looks for.
+_MOST_TURNS = 4
+MOST_CHUNKS = 2_048
+"""Chunks of a prompt that replies are looked for in: a request may have a hundred thousand."""
+#: Roles of messages that are no reply.
+_ASKING = ("user", "system", "developer", "tool")
 
 
 def block_entries(prompt: ComparedPrompt, first: int) -> bytes:
@@ -97,10 +106,10 @@ def common_blocks(prompt: ComparedPrompt, entries: bytes) -> int:
     return common
 
 
-def repeats(prompt: ComparedPrompt, saved: SavedTurn, entries: bytes) -> bool:
+def repeats(prompt: ComparedPrompt, saved: SavedCall, entries: bytes) -> bool:
     """Whether the prompt has most of the messages of an earlier one, and tools and system prompt of
     about its size: the same conversation, although something before has changed."""
-    leading = sum(count for section, _, count in saved.runs if section != "messages")
+    leading = sum(run.count for run in saved.runs if run.section != "messages")
     was = [_ENTRY.unpack_from(entries, index * _ENTRY.size) for index in range(saved.chunks)]
     known = {blake3(block).digest(8) for *_, block in _blocks(prompt, prompt.leading + 1)}
     messages = {entry[0] for entry in was[leading:]}
@@ -113,13 +122,14 @@ def repeats(prompt: ComparedPrompt, saved: SavedTurn, entries: bytes) -> bool:
 
 
 def rebuilt_runs(
-    prompt: ComparedPrompt, saved: SavedTurn, entries: bytes, first: int, common: int
+    prompt: ComparedPrompt, saved: SavedCall, entries: bytes, first: int, common: int
 ) -> tuple[ChunkRun, ...]:
     """The runs of an earlier prompt: its first `common` chunks are those of this one, the others
     are described by `entries` from the chunk `first` on."""
     rendered, runs, start = prompt.rendered, [], 0
     texts = {blake3(block).digest(8): block for *_, block in _blocks(prompt, 0)}
-    for section, role, count in saved.runs:
+    for stored in saved.runs:
+        section, count = stored.section, stored.count
         like = next((run for run in rendered.runs if run.section == section), None)
         if like is not None and start + count <= common:
             run, _ = rendered.locate(start)
@@ -127,8 +137,7 @@ def rebuilt_runs(
         else:
             log = _rebuilt_log(prompt, section, start, count, entries, first, common, texts)
             if like is None:
-                segment = None if role is None else SegmentRole(role)
-                runs.append(ChunkRun(section, log, count, role=segment))
+                runs.append(ChunkRun(section, log, count, role=stored.role))
             else:
                 runs.append(replace(like, log=log, count=count, paths=(), deferred=()))
         start += count
@@ -199,3 +208,97 @@ def first_runs(rendered: Rendered, chunks: int) -> tuple[ChunkRun, ...]:
             runs.append(run if run.count <= chunks else replace(run, count=chunks))
         chunks -= run.count
     return tuple(runs)
+
+
+# ── Names ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Salts(msgspec.Struct, frozen=True):
+    """What separates apps, models, and conversations that clients name."""
+
+    scope: bytes
+    hinted: bytes
+
+    @classmethod
+    def of(cls, scope: Hashable, hints: CallHints) -> Salts:
+        whole = blake3(repr(scope).encode(errors="replace")).digest(8)
+        if not hints.conversation and not hints.user:
+            return cls(whole, whole)
+        named = repr((scope, hints.conversation, hints.user)).encode(errors="replace")
+        return cls(whole, blake3(named).digest(8))
+
+
+def pointers(
+    prompt: ComparedPrompt, salts: Salts, changing: int, last: bytes, opening: bytes
+) -> list[bytes]:
+    """Where a later prompt looks: the end of this one, also without the blocks that may change, the
+    last and the first block of its messages, and what it shares with others. `last` and `opening`
+    are the digests of those blocks."""
+    end, leading, hinted = len(prompt) - 1, prompt.leading, salts.hinted
+    names = [b"e" + hinted + prompt.key(end)]
+    shorter = (1, changing) if changing > 1 else (1,)
+    names += [b"e" + hinted + prompt.key(end - n) for n in shorter if end - n > leading]
+    if end > leading:
+        names.append(b"b" + hinted + last)
+        if opening != last:
+            names.append(b"b" + hinted + opening)
+    if leading >= 0:
+        names.append(b"l" + salts.scope + prompt.key(leading))
+    return names
+
+
+def candidates(prompt: ComparedPrompt, salts: Salts) -> tuple[list[bytes], list[int]]:
+    """The names to look for, the most telling first, and the chunk that each is at."""
+    leading, hinted = prompt.leading, salts.hinted
+    ends = list(earlier_ends(prompt))
+    names = [b"e" + hinted + prompt.key(end) for end in ends]
+    positions = list(ends)
+    if len(prompt) - 1 > leading:
+        for block in (*ends[1:3], leading + 1):
+            names.append(b"b" + hinted + block_digest(prompt, block))
+            positions.append(block)
+    if leading >= 0:
+        names.append(b"l" + salts.scope + prompt.key(leading))
+        positions.append(leading)
+    return names, positions
+
+
+def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
+    """The end of the prompt, and where earlier prompts of the conversation ended: before replies of
+    the model."""
+    position, found = len(prompt) - 1, 0
+    yield position
+    last = max(prompt.leading + 1, position - MOST_CHUNKS)
+    while position > last and found < _MOST_TURNS:
+        if is_reply(prompt, position) and not is_reply(prompt, position - 1):
+            found += 1
+            yield position - 1
+        position -= 1
+
+
+def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
+    """How many replies of the model are behind the first chunks; 2 stands for more."""
+    replies, before = 0, False
+    first = max(chunks, prompt.leading + 1)
+    if len(prompt) - first > MOST_CHUNKS:
+        return 2
+    for position in range(first, len(prompt)):
+        reply = is_reply(prompt, position)
+        replies += reply and not before
+        if replies == 2:
+            break
+        before = reply
+    return replies
+
+
+def is_reply(prompt: ComparedPrompt, position: int) -> bool:
+    """Whether a chunk is from the model. Some wires have items of no role for that."""
+    run, index = prompt.rendered.locate(position)
+    if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
+        return False
+    role = run.log.roles[run.log.wire_message_of(index)]
+    return role not in _ASKING or run.log.kinds[index] in (Kind.TOOL_CALL, Kind.THINKING)
+
+
+def block_digest(prompt: ComparedPrompt, position: int) -> bytes:
+    return blake3(prompt.block(position)).digest(8)

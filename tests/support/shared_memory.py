@@ -1,63 +1,37 @@
-"""Shared state in the memory of one process."""
+"""What several nodes share, in the memory of one process: without Redis."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from time import monotonic
 
 from msgspec.structs import replace
 
-from . import DIGEST_BYTES, ID_BYTES, Listener, SavedRecord, SharedState
-from .windows import MinuteLimit, MinuteWindows, Taken
+from anaphora.daemon.shared_state import (
+    DIGEST_BYTES,
+    ID_BYTES,
+    Listener,
+    LocalState,
+    MinuteLimit,
+    SavedRecord,
+)
 
 
-class MemoryState(SharedState):
-    """For a daemon of one node; of several `nodes`, each counts its share of a limit.
-    `alone=False`: for several `CallMemory` of one process."""
+class MemoryState(LocalState):
+    """For several `CallMemory` of one process."""
 
-    def __init__(
-        self,
-        *,
-        nodes: Callable[[], int] = lambda: 1,
-        alone: bool = True,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self.alone = alone
-        self._nodes = nodes
-        self._clock = clock
-        self._windows = MinuteWindows()
+    alone = False
+
+    def __init__(self) -> None:
+        super().__init__()
         self._ids: dict[bytes, bytes] = {}
         self._records: dict[bytes, SavedRecord] = {}
         self._digests: dict[bytes, bytearray] = {}
         self._values: dict[str, bytes] = {}
         self._listeners: list[Listener] = []
 
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-    async def take(
-        self,
-        name: str,
-        limit: MinuteLimit,
-        tokens: int,
-        *,
-        seconds: float = 0.0,  # noqa: ARG002
-    ) -> Taken:
-        return self._windows.take(name, limit.share(self._nodes()), tokens, self._clock())
-
-    def correct(self, taken: Taken, tokens: int) -> None:
-        self._windows.correct(taken, tokens)
-
-    def release(self, taken: Taken) -> None:
-        self._windows.release(taken)
-
     def count(self, name: str, at: float) -> None:
-        if not self.alone:
-            self._windows.take(name, MinuteLimit(), 0, at)
+        self._windows.take(name, MinuteLimit(), 0, at)
 
     async def find(
         self, keys: Sequence[bytes], counted: str = "", at: float = 0.0
@@ -78,8 +52,6 @@ class MemoryState(SharedState):
         digests: Callable[[int], bytes],
         first: int,
     ) -> None:
-        if self.alone:
-            return
         known = self._records.get(record.id)
         if (b"" if known is None else known.version) != before:
             record.id, first = secrets.token_bytes(ID_BYTES), 0
@@ -95,8 +67,7 @@ class MemoryState(SharedState):
         return self._values.get(name)
 
     def put(self, name: str, value: bytes) -> None:
-        if not self.alone:
-            self._values[name] = value
+        self._values[name] = value
 
     def tell(self, news: bytes) -> None:
         for listener in self._listeners:
