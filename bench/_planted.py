@@ -29,7 +29,7 @@ from support.session_breaks import MOMENT, STEPS, STORY
 from anaphora import AsyncClient, catalog
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine

@@ -142,7 +142,7 @@ class JudgedPage:
 
 
 def proxy(port: int, upstream_port: int, *, watched: bool) -> None:
-    from anaphora.proxy.exchange import Observer
+    from anaphora.proxy.observing import Observer
     from anaphora.proxy.routes import default_routes
     from anaphora.proxy.server import running
 

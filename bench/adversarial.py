@@ -31,7 +31,7 @@ from anaphora.redaction import could_be_secret, shown_text, shown_url
 from anaphora.redactor import Redactor
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.media import not_text
-from anaphora.serving.guard import HostGuard
+from anaphora.serving.app import HostGuard
 from anaphora.tokens import Counts
 from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind

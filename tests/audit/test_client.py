@@ -21,6 +21,7 @@ from support.emulated_client import LONG, MODELS, WIRES, RecordingTransport, set
 from support.event_loops import in_event_loop
 from support.raw_server import RawServer, raw_server, reply
 from support.records import FULL, LOST
+from support.waiting import PATIENCE, until
 
 from anaphora import AsyncClient, Client, PromptBlock, errors
 from anaphora.audit import AuditedAdapter, AuditEnvelope, AuditLog, calls, labelled, verify
@@ -283,8 +284,7 @@ async def test_a_cancelled_call_has_a_row(emu: Emulator, tmp_path: Path) -> None
         async with audited(emu.url, log) as (client, transport):
             transport.faults = ["hang"]
             task = asyncio.ensure_future(client.complete("Hello?", "anthropic"))
-            while not transport.sent:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await until(lambda: transport.sent, "the request is sent")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -400,7 +400,9 @@ async def test_an_answer_does_not_wait_for_the_disk(
     goes_on = threading.Event()
     with AuditLog(tmp_path / "audit") as log:
         async with audited(emu.url, log) as (client, _):
-            monkeypatch.setattr("anaphora.audit.log_file.os.fsync", lambda _: goes_on.wait(30))
+            monkeypatch.setattr(
+                "anaphora.audit.log_file.os.fsync", lambda _: goes_on.wait(PATIENCE)
+            )
             for _ in range(3):
                 assert (await client.complete("Hello?", "anthropic")).text
             before = log.head.seq

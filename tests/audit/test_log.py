@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.audit_logs import envelope, settle, with_tests, written
+from support.waiting import PATIENCE
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow, PrunedRow, RecoveryRow, SegmentRow, StartRow
@@ -97,14 +98,14 @@ def test_what_arrives_during_a_commit_goes_with_the_next(
 
     def slow(file: int) -> None:
         begun.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(PATIENCE)
         commits.append(file)
         real(file)
 
     with AuditLog(tmp_path / "audit") as log:
         monkeypatch.setattr("anaphora.audit.log_file.os.fsync", slow)
         log.append(envelope(0))
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE)
         for number in range(1, 100):
             log.append(envelope(number))
         goes_on.set()
@@ -488,13 +489,13 @@ def test_a_row_that_is_being_written_is_not_there_yet(
             return real(file, data)
         done = real(file, data[:50])
         half.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(PATIENCE)
         return done
 
     with AuditLog(tmp_path / "audit") as log:
         monkeypatch.setattr("anaphora.audit.log_file.os.write", slow)
         log.append(envelope(1))
-        assert half.wait(30)
+        assert half.wait(PATIENCE)
         checked = verify(tmp_path / "audit")
         goes_on.set()
     assert (checked.rows, checked.writing) == (2, True)

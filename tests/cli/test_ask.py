@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.emulated_client import AT_ONCE
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.cli.main import main
@@ -747,7 +748,7 @@ def test_interrupted_answer_is_printed(home: Path, emu: Emulator, how: tuple[str
         else:
             begun = asking.stdout.read(4)
         asking.send_signal(signal.SIGINT)
-        out, err = asking.communicate(timeout=30)
+        out, err = asking.communicate(timeout=PATIENCE)
     assert asking.returncode == 130
     assert err == b"anaphora: interrupted; the incomplete answer is not stored\n"
     if how:

@@ -13,7 +13,7 @@ from support.postgres_logs import execute, fill_chains, in_database, migrated
 from support.servers import PostgresServer
 
 from anaphora.audit.log_postgres import PostgresLog, append_rows
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
 

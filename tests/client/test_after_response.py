@@ -313,10 +313,10 @@ def test_timeout_while_a_connection_is_closed_keeps_the_response(
         )
         async with client:
             if through == "client":
-                answered = await client.complete("Hello?", "main", timeout=1)
+                answered = await client.complete("Hello?", "main", timeout=3)
             else:
                 chat = client.session("main")
-                answered = await chat.send("Hello?", timeout=1)
+                answered = await chat.send("Hello?", timeout=3)
                 assert len(chat.messages) == 2
                 assert chat.cost_usd == answered.cost_usd
             assert answered.text

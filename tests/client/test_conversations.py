@@ -302,7 +302,7 @@ class Failing(dict[str, bytes]):
 def test_failing_store_costs_a_notice_and_no_answer(
     emu: Emulator, how: str, wanted: list[str], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "TIMEOUT", 0.05)
+    monkeypatch.setattr(stores, "TIMEOUT", 0.5)
 
     async def run() -> None:
         store = Failing()

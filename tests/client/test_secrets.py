@@ -24,6 +24,7 @@ import trustme
 from support.collectors import chain, collected, logged, pickled
 from support.forward_proxy import forward_proxy
 from support.raw_server import Handler, RawServer, raw_server, reply, reset
+from support.waiting import until
 
 from anaphora import AsyncClient, Client, ToolRegistry, errors
 from anaphora.client.config import ClientConfig
@@ -312,8 +313,7 @@ def test_cancelled_call(handler: Handler, way: Way) -> None:
 
             async def cancelling(*arguments: Any) -> None:
                 call = asyncio.ensure_future(way(*arguments))
-                while not server.requests:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                await until(lambda: server.requests, "the request arrives")
                 call.cancel()
                 await call
 
@@ -330,8 +330,7 @@ def test_cancelled_while_connecting() -> None:
 
             async def cancelling(*arguments: Any) -> None:
                 call = asyncio.ensure_future(awaited(*arguments))
-                while not server.requests:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                await until(lambda: server.requests, "the request arrives")
                 call.cancel()
                 await call
 
@@ -349,8 +348,7 @@ def test_client_closed_during_a_call(handler: Handler) -> None:
             async def closed(config: Any, records: Any, options: Any) -> None:
                 async with opened(config, records) as client:
                     call = asyncio.ensure_future(client.complete("Hello", "main"))
-                    while not server.requests:  # noqa: ASYNC110
-                        await asyncio.sleep(0.001)
+                    await until(lambda: server.requests, "the request arrives")
                     await client.close()
                     await call
 

@@ -8,7 +8,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from support.audit_logs import envelope
 from support.dashboard_data import fill_log, varied_calls
 from support.killed_fills import KILLS, all_calls
 from support.postgres_logs import fill_chains, postgres_log
+from support.waiting import wait_until
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prune
 from anaphora.audit.envelope import OwnFigures
@@ -507,14 +507,6 @@ def test_processes_killed_while_they_fill_leave_right_sums(tmp_path: Path) -> No
     source.close()
 
 
-def _until(done: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if done():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the thread did not fill")
-
-
 def test_figures_beyond_all_bounds_leave_the_other_calls(tmp_path: Path) -> None:
     """Of a provider that reports nonsense."""
     huge = AuditUsage(uncached=10**40, read=2**63, output=1)
@@ -548,7 +540,7 @@ def test_the_thread_fills_while_calls_are_added(tmp_path: Path) -> None:
         for number in range(5):
             audit.append(envelope(number))
         audit.flush()
-        _until(lambda: source.version() > before)
-    _until(lambda: source.overview(ALL).total.calls == 5)
+        wait_until(lambda: source.version() > before)
+    wait_until(lambda: source.overview(ALL).total.calls == 5)
     source.close()
     assert source.problem == ""

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit_logs import envelope
 from support.postgres_logs import execute, fill_chains, postgres_log
-from support.servers import PostgresServer, wait_until
+from support.servers import PostgresServer
+from support.waiting import wait_until
 
 from anaphora.audit import AuditLog, prune
 from anaphora.audit.log_postgres import PostgresLog
@@ -224,15 +225,15 @@ def test_pages_go_on_when_postgresql_is_back(
     fill_chains(log, [envelope(1)], nodes=1)
     source = nodes[0].source
     source.start()
-    wait_until(lambda: source.overview(ALL).total.calls == 1, "the call is summed", 30)
+    wait_until(lambda: source.overview(ALL).total.calls == 1, "the call is summed")
     postgres_server.stop()
-    wait_until(lambda: (source.version(), source.problem)[1], "the problem is reported", 30)
+    wait_until(lambda: (source.version(), source.problem)[1], "the problem is reported")
     assert source.overview(ALL).total.calls == 1, "the sums are in a file of this node"
     with pytest.raises(Io):
         source.calls(CallQuery(view=ALL, limit=7))
     postgres_server.start()
     fill_chains(log, [envelope(2)], nodes=1)
-    wait_until(lambda: source.overview(ALL).total.calls == 2, "the next call is summed", 30)
+    wait_until(lambda: source.overview(ALL).total.calls == 2, "the next call is summed")
     assert source.problem == ""
 
 

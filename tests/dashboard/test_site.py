@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import htpy
 import httpx
 import msgspec
 import pytest
+from support.waiting import wait_until
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.layout import static_url
@@ -20,9 +20,8 @@ from anaphora.dashboard.site import PageContent, PageRequest, Section, Site, pag
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import query_of, view_from_query
 from anaphora.errors import InvalidRequest, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import running
 
 HOSTILE = "<script>document.title='owned'</script>"
@@ -232,5 +231,4 @@ def test_stream_of_a_closed_page_ends(site: TestedSite) -> None:
         lines = response.iter_lines()
         next(lines)
         assert site.app.is_busy
-    while site.app.is_busy:  # the server notices it soon
-        time.sleep(0.01)
+    wait_until(lambda: not site.app.is_busy, "the server notices it")

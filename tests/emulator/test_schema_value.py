@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.hostile import KEYED
 from support.tables import each_row
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.emulator.replies.schema_parts import UnsatisfiableSchema
@@ -257,7 +258,7 @@ def status_of(url: str, place: str, schema: Any) -> int:
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01", **KEYED}
     request = Request(url + path, json.dumps(body_of(schema)).encode(), headers)
     try:
-        with urlopen(request, timeout=60) as response:
+        with urlopen(request, timeout=PATIENCE) as response:
             return int(response.status)
     except HTTPError as problem:
         with problem:
@@ -341,7 +342,7 @@ def test_many_tools_named_in_the_prompt(emu: emulator.Emulator) -> None:
     body |= {"messages": [{"role": "user", "content": text}]}
     headers = {"content-type": "application/json", **KEYED}
     path = f"{emu.url}/mistral/v1/chat/completions"
-    with urlopen(Request(path, json.dumps(body).encode(), headers), timeout=60) as response:
+    with urlopen(Request(path, json.dumps(body).encode(), headers), timeout=PATIENCE) as response:
         message = json.load(response)["choices"][0]["message"]
     assert len(message["tool_calls"]) == 32
 

@@ -12,13 +12,8 @@ from pathlib import Path
 
 import pytest
 from support.raw_http import exchange, request_bytes
-from support.socket_upstream import (
-    PATIENCE,
-    CallList,
-    UpstreamConnection,
-    answering,
-    socket_upstream,
-)
+from support.socket_upstream import CallList, UpstreamConnection, answering, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.proxy import observing
 from anaphora.proxy.server import running

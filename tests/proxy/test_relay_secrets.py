@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 from support.raw_http import exchange, request_bytes
 from support.socket_upstream import (
-    PATIENCE,
     CallList,
     Handler,
     UpstreamConnection,
     answering,
     socket_upstream,
 )
+from support.waiting import PATIENCE
 
 from anaphora.proxy.relay import RelayHandler
 from anaphora.proxy.server import running

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 from support.raw_http import exchange, read_response, request_bytes
 from support.socket_upstream import (
-    PATIENCE,
     CallList,
     Handler,
     UpstreamConnection,
     answering,
     socket_upstream,
 )
+from support.waiting import PATIENCE
 
 from anaphora.proxy import relay
 from anaphora.proxy.server import Proxy, running

@@ -17,11 +17,9 @@ from support.browser import Chromium, needs_chromium
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.page import WatchPage
-from anaphora.proxy.report import watch_report
+from anaphora.proxy.page import WatchedCalls, WatchPage, watch_report
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.watched_calls import WatchedCalls
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import CallSums
 

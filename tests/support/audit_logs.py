@@ -19,6 +19,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from support.waiting import PATIENCE
+
 from anaphora.audit import AuditEnvelope, AuditLog, StoredRow, rows, verify
 from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import RecoveryRow, StartRow
@@ -120,7 +122,7 @@ def _server() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         yield process.stdin, process.stdout
     finally:
         process.stdin.close()
-        process.wait(10)
+        process.wait(PATIENCE)
         process.stdout.close()
 
 

@@ -47,7 +47,7 @@ def _arm(point: str) -> None:
     from anaphora.audit import log, writer
     from anaphora.client.transport.connections import Connections
     from anaphora.client.transport.exchange import NetworkExchange
-    from anaphora.daemon import audit_recovery
+    from anaphora.daemon import audit
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
 
@@ -77,7 +77,7 @@ def _arm(point: str) -> None:
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),
         "recovered": (sent_marks.SentMarks, "create", _die),
-        "marks": (audit_recovery.AuditRecovery, "begin", _die),
+        "marks": (audit.AuditRecovery, "begin", _die),
         "rows_wait": (writer.LogWriter, "_commit", when_settled),
     }
     if point:

@@ -17,8 +17,7 @@ from typing import TypeAlias
 
 from anaphora.traffic.calls import ProxyRoute, RelayedCall
 
-#: Seconds that a test waits for what must happen; much longer than it takes.
-PATIENCE = 20.0
+from .waiting import PATIENCE
 
 
 class UpstreamConnection:

@@ -12,7 +12,8 @@ from support.tables import each_row
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import Problem, numbered
 from anaphora.analysis.trace.predict import Predictor
-from anaphora.traffic.request_log import read, recognises
+from anaphora.traffic.log_traces import read
+from anaphora.traffic.request_log import recognises
 
 Json = dict[str, Any]
 

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from anaphora import wire
-from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.parts import reply_events
 

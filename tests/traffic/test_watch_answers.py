@@ -18,8 +18,9 @@ from anaphora.cli.watch_output import call_lines
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.traffic.calls import JudgedCall, Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
 from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall
 
 KEY = "sk-canary-9aF3xLq8ZpQ"
 Json = dict[str, Any]

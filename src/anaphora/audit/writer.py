@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -206,7 +205,7 @@ class LogWriter:
                     self._unknown = None
                     self._begin_chain()
                     continue
-            except (OSError, sqlite3.Error, AnaphoraError) as problem:
+            except (OSError, AnaphoraError) as problem:
                 self._failed(problem)
                 return batch
             self._unknown = None
@@ -282,7 +281,7 @@ class LogWriter:
             self._next_prune = now + _DAY
             try:
                 self.prune(self._keep_days, now)
-            except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
+            except (OSError, AnaphoraError) as problem:  # the rows are written
                 self._report(problem)
 
     def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead, AuditRow]:
@@ -364,7 +363,7 @@ class LogWriter:
         except ChainClosed as problem:  # by another node, which needs no row after its own
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
-        except (OSError, sqlite3.Error, AnaphoraError) as problem:
+        except (OSError, AnaphoraError) as problem:
             self._failed(problem)
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
@@ -380,7 +379,7 @@ class LogWriter:
 def _message(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return problem.strerror or type(problem).__name__
-    if isinstance(problem, AnaphoraError | sqlite3.Error):
+    if isinstance(problem, AnaphoraError):
         return str(problem)
     return described(problem)
 

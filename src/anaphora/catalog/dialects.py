@@ -83,10 +83,6 @@ _PATHS = {
     "ollama": "/api/chat",
 }
 
-#: Tokens billed for having tools, beyond their text. On api.anthropic.com recorded prompts with
-#: function tools were billed 130 to 645 tokens more than their text, most 340 to 570.
-_TOOL_OVERHEAD = {"anthropic": 450}
-
 #: Providers that OpenTelemetry's conventions name differently.
 _OTEL_PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -96,11 +92,6 @@ _OTEL_PROVIDERS = {
     "moonshot": "moonshot_ai",
     "xai": "x_ai",
 }
-
-
-def tool_overhead(wire: str) -> int:
-    """Tokens that a wire's provider bills for having tools, beyond their text."""
-    return _TOOL_OVERHEAD.get(wire, 0)
 
 
 def otel_provider(provider: str, host: str) -> str:

@@ -40,7 +40,7 @@ class _LogParameter(click.Path):
         named = (path / "llm.yaml").is_file()
         if not named and not _is_in_a_home(path):
             return path
-        from anaphora.daemon.audit_place import audit_place
+        from anaphora.daemon.audit import audit_place
         from anaphora.daemon.home import Home
         from anaphora.daemon.home.config import daemon_config
 
@@ -71,7 +71,7 @@ def key_to_check() -> RowKey | None:
     home = click.get_current_context().meta.get(_HOME)
     if home is None:
         return None
-    from anaphora.daemon.audit_place import checked_rows
+    from anaphora.daemon.audit import checked_rows
 
     return checked_rows(home)
 
@@ -81,7 +81,7 @@ def key_to_write() -> bytes:
     home = click.get_current_context().meta.get(_HOME)
     if home is None:
         return b""
-    from anaphora.daemon.audit_place import row_key
+    from anaphora.daemon.audit import row_key
 
     return row_key(home)
 

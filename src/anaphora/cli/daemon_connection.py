@@ -243,7 +243,7 @@ async def _register_spend(
     """With the audit log of the home, which no daemon writes now; in PostgreSQL, with a chain of
     its own."""
     from anaphora.audit.log_postgres import PostgresLog
-    from anaphora.daemon.audit_place import audit_place, open_audit, row_key
+    from anaphora.daemon.audit import audit_place, open_audit, row_key
     from anaphora.daemon.money.administration import SpendAdmin
 
     audit = None

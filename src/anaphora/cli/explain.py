@@ -22,17 +22,9 @@ from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
-from anaphora.traffic.request_log import why_unbilled
-from anaphora.traffic.sent_requests import (
-    RequestDefaults,
-    ResponseChains,
-    SentRequest,
-    holds_request,
-    is_request,
-    judge_request,
-    paired,
-    read_request,
-)
+from anaphora.traffic.matching import judge_request, paired
+from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
+from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems
@@ -254,7 +246,7 @@ class _Explainer:
             if earlier is not None and earlier.continues:
                 name, count = conversations[earlier.call.place]
             else:
-                name, count = request.conversation or request.place, 0
+                name, count = request.named or request.place, 0
                 if name in names:  # side calls and subagents of a session
                     name = f"{name} ({request.place})"
                 names.add(name)

@@ -34,12 +34,8 @@ from anaphora.analysis.lint.checks import (
 from anaphora.analysis.trace.log_lines import LogLine, numbered
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
-from anaphora.traffic.sent_requests import (
-    RequestDefaults,
-    SentRequest,
-    holds_request,
-    read_request,
-)
+from anaphora.traffic.request_log import holds_request, read_request
+from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
 from anaphora.wording import counted
 
 from .common import (

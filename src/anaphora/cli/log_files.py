@@ -26,7 +26,7 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
-from anaphora.traffic import request_log
+from anaphora.traffic import log_traces, request_log
 from anaphora.wording import counted
 
 from . import opencode_files
@@ -241,7 +241,7 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     yield from problems
     format_ = format_ or detect(lines)
     if format_ == "requests":
-        yield from _of_account(request_log.read(iter(lines)), file)
+        yield from _of_account(log_traces.read(iter(lines)), file)
     elif format_ == "trace":
         yield from _of_account(trace.read(format_, iter(lines)), file)
     elif format_ is not None:

@@ -140,8 +140,7 @@ def routes_of(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRou
     from anaphora import catalog
     from anaphora.proxy.programs import upstreams_from
     from anaphora.proxy.routes import default_routes
-    from anaphora.traffic.accounts import checked_upstream
-    from anaphora.traffic.calls import ProxyRoute
+    from anaphora.traffic.calls import ProxyRoute, checked_upstream
     from anaphora.yaml_values import nearest
 
     known = {row.provider for row in catalog.dialects().rows}

@@ -19,11 +19,10 @@ from .html_file import HtmlFile, html_option
 from .recorded_run import report_recorded, routes_of, secrets_of, upstream_option
 
 if TYPE_CHECKING:
-    from anaphora.proxy.exchange import Observer
-    from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.observing import Observer
+    from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
-    from anaphora.proxy.watched_calls import WatchedCalls
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
@@ -112,9 +111,8 @@ class _WatchOptions(NamedTuple):
 def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     """The exit code."""
     from anaphora.proxy import launch
-    from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.server import running
-    from anaphora.proxy.watched_calls import WatchedCalls
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
@@ -198,7 +196,7 @@ def _recorded(folder: Path | None) -> RecordedUpstream | None:
 
 
 def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
-    from anaphora.proxy.report import watch_report
+    from anaphora.proxy.page import watch_report
 
     from .watch_output import announce
 

@@ -19,8 +19,8 @@ import msgspec
 from anaphora.cache.verdict import Verdict, format_usd
 from anaphora.cache.verdict.values import format_loss
 from anaphora.errors import Io
-from anaphora.traffic.calls import CallKind, JudgedCall
-from anaphora.traffic.sums import WatchSummary
+from anaphora.traffic.calls import CallKind
+from anaphora.traffic.sums import JudgedCall, WatchSummary
 from anaphora.wording import counted, visible_json
 
 from .common import report_problems, user_folder

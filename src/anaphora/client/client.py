@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
@@ -51,7 +52,7 @@ from .content import Content, ToolSet, messages_of
 from .conversations import Conversations, id_of, store_of
 from .mcp import ConfiguredServers, ServerSettings
 from .observe import CallAudit, Watcher, Watchers
-from .oneshot import ComparedCalls, OneShot
+from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,

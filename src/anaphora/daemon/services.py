@@ -19,8 +19,7 @@ from .access.grants import NANO
 from .access.identity import Directory
 from .access.rates import CallSlots
 from .admin import Admin
-from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
-from .audit_recovery import AuditRecovery
+from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .handler import EndpointHandler, RpcHandler
 from .home import Home, derived_key

@@ -13,9 +13,8 @@ import msgspec
 from anaphora.bounded import BoundedMap
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, ConnectionCut, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, require_extra
 from anaphora.serving.server import running as running_server
 from anaphora.serving.server import serve as serve_forever

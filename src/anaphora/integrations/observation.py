@@ -30,17 +30,16 @@ from anaphora.traffic.calls import (
     KEPT_BYTES,
     OUTCOMES,
     Headers,
-    JudgedCall,
     Piece,
     ProxyRoute,
     RelayedCall,
     UpstreamRequest,
     header_of,
+    wire_at,
 )
 from anaphora.traffic.judging import CallJudge
 from anaphora.traffic.placing import Placer
-from anaphora.traffic.request_log import wire_at
-from anaphora.traffic.sums import CallSums
+from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
 
 from . import bedrock

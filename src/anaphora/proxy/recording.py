@@ -22,9 +22,7 @@ from anaphora.replay.player import Player, Recording
 from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_headers, look_up
 from anaphora.traffic.calls import KEPT_BYTES, Headers, UpstreamRequest
 
-from .exchange import Upstream, UpstreamResponse
-from .routes import RouteTable
-from .upstream import NetworkUpstream
+from .routes import NetworkUpstream, RouteTable, Upstream, UpstreamResponse
 
 
 class RecordedUpstream:

@@ -38,10 +38,8 @@ from anaphora.traffic.calls import (
     UpstreamRequest,
 )
 
-from .exchange import Upstream, UpstreamResponse
 from .observing import ObserverThread
-from .routes import RouteTable
-from .upstream import NetworkResponse, NetworkUpstream
+from .routes import NetworkResponse, NetworkUpstream, RouteTable, Upstream, UpstreamResponse
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from anaphora.cache.verdict.values import format_loss, format_usd
-from anaphora.traffic.calls import JudgedCall
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.sums import WatchSummary
+from anaphora.traffic.sums import JudgedCall, WatchSummary
 from anaphora.wording import counted
 
 #: Breaks and failed calls that a failure shows in full.

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.errors import Transport
-from anaphora.proxy.exchange import Upstream, UpstreamResponse
 from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
-from anaphora.proxy.routes import default_routes
+from anaphora.proxy.routes import NetworkUpstream, Upstream, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.upstream import NetworkUpstream
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
 

@@ -1,18 +1,40 @@
-"""Calls that a program makes: requests and responses as they pass, and their verdicts."""
+"""Calls of a program: where they go, requests and responses as they pass, and their verdicts."""
 
 from __future__ import annotations
 
+import functools
+import secrets
 from collections.abc import AsyncIterator
-from decimal import Decimal
 from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
+from blake3 import blake3
 
-from anaphora.cache.verdict import Change, Verdict, format_usd
+from anaphora import catalog, wire
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
-from anaphora.values import Notice, Usage
+from anaphora.errors import InvalidRequest
+from anaphora.redaction import shown_url
+from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail
+from anaphora.wire import Wire
 
-from .request_log import LoggedCall, counts_tokens
+#: Parts of the paths of calls that count tokens.
+_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
+#: A part of the request's path that tells the wire,
+PATHS = (
+    ("/chat/completions", "openai_chat"),
+    ("/responses", "openai_responses"),
+    ("/messages", "anthropic"),
+    ("generatecontent", "gemini"),
+    ("/api/chat", "ollama"),
+)
+#: and the end of the path where a prompt is posted.
+_ENDS = (
+    *PATHS[:3],
+    (":generatecontent", "gemini"),
+    (":streamgeneratecontent", "gemini"),
+    *PATHS[4:],
+)
 
 #: Larger bodies are relayed, but not kept for observers.
 KEPT_BYTES = 32 * 1024 * 1024
@@ -123,102 +145,82 @@ OUTCOMES: dict[CallKind, str] = {
 }
 
 
-class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
-    """A call and its verdict, without the prompt but for the excerpts at a change."""
-
-    number: int
-    at: float
-    """When it was sent, in seconds since 1970."""
-    seconds: float = 0.0
-    """How long it took."""
-    kind: CallKind = "judged"
-    reason: str = ""
-    """Why it was not judged, or its error."""
-    method: str = "POST"
-    path: str = ""
-    provider: str = ""
-    wire: str = ""
-    model: str = ""
-    status: int = 0
-    """0 where no response began."""
-    conversation: int = 0
-    """Its number, in the order they began; 0 for calls that are not judged."""
-    turn: int = 0
-    """Its number within the conversation."""
-    side_call: bool = False
-    """The only call of its conversation, like no other call, in a session that has a longer
-    conversation: a title, a summary. May be found out by a later call."""
-    compared_with: int | None = None
-    """The number of the call that it is judged against."""
-    gap: float | None = None
-    """Seconds since that call was sent."""
-    placed: bool = False
-    """Markers were placed in it."""
-    usage: Usage | None = None
-    """The bill; None where the response has none."""
-    predicted: Usage | None = None
-    """What the bill should be, where there is none or it does not say what was read."""
-    cost_usd: Decimal | None = None
-    output_usd: Decimal | None = None
-    """The part of it that is for the output."""
-    verdict: Verdict | None = None
-    notices: tuple[Notice, ...] = ()
-    """Addresses in the response that bypass the proxy."""
-
-    @property
-    def input_usage(self) -> Usage | None:
-        """What was read, written and neither, by the bill; as predicted where that does not say."""
-        return self.usage if self.predicted is None else self.predicted
-
-    @property
-    def lost(self) -> int:
-        """Tokens that could have been read and were not."""
-        return 0 if self.verdict is None else self.verdict.lost
-
-    @property
-    def lost_usd(self) -> Decimal | None:
-        return None if self.verdict is None else self.verdict.cost_usd
-
-    @property
-    def broke(self) -> bool:
-        """Whether the prefix broke: see `Verdict.broke`."""
-        return self.verdict is not None and self.verdict.broke
-
-    @property
-    def change(self) -> Change | None:
-        return None if self.verdict is None else self.verdict.change
-
-    @property
-    def sentence(self) -> str:
-        """The verdict without the excerpts, or why there is none."""
-        return self.reason if self.verdict is None else self.verdict.describe(excerpts=False)
-
-    def line(self, *, excerpts: bool = True) -> str:
-        """The call and its verdict in a line, with or without the excerpts of a change."""
-        place = f", conversation {self.conversation}, turn {self.turn}" if self.conversation else ""
-        name = self.model or f"{self.method} {self.path}"
-        if self.verdict is None:
-            kind = self.kind.replace("_", " ")
-            status = f" ({self.status})" if self.status else ""
-            return f"{name}{place}: {kind}{status}" + (f": {self.reason}" if self.reason else "")
-        cost = "" if self.cost_usd is None else f" Cost: {format_usd(self.cost_usd)}."
-        bill = " No bill." if self.usage is None else cost
-        return f"{name}{place}: {self.verdict.describe(excerpts=excerpts)}{bill}"
-
-    def __str__(self) -> str:
-        return self.line()
-
-    def fields(self) -> dict[str, Any]:
-        """All of it for JSON, with the values that follow from others."""
-        fields: dict[str, Any] = msgspec.to_builtins(self)
-        lost_usd = None if self.lost_usd is None else str(self.lost_usd)
-        fields |= {"lost": self.lost, "lost_usd": lost_usd, "broke": self.broke}
-        return fields | {"sentence": self.sentence}
-
-
 #: The largest body that is decompressed.
 _MOST_DECODED = 64 * 1024 * 1024
 _FIRST_ERROR = 400
+
+
+def wire_at(path: str) -> str | None:
+    """The wire of requests that are posted to a path; None where no prompt is posted."""
+    low = path.lower()
+    return next((name for end, name in _ENDS if low.endswith(end)), None)
+
+
+def counts_tokens(path: str) -> bool:
+    """Whether a path counts the tokens of a prompt, which is not billed."""
+    return any(part in path.lower() for part in _COUNTING)
+
+
+class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
+    request: bytes
+    response: bytes
+    wire: str
+    headers: dict[str, str] = {}
+    """Of the request, by their names in lower case. Never shown."""
+    id: str = ""
+    provider: str = ""
+    model: str = ""
+    host: str = ""
+    path: str = ""
+    stream: bool = False
+    started: float | None = None
+    began: float | None = None
+    """When the response began."""
+    ended: float | None = None
+
+    def codec(self) -> tuple[Wire, str]:
+        """The wire in the provider's dialect, and the provider whose models it serves: as it is
+        logged where it is not known."""
+        return self._spoken()[:2]
+
+    @property
+    def stores_responses(self) -> bool:
+        """Whether a later request may continue the reply by its id."""
+        return self._spoken()[2]
+
+    def _spoken(self) -> tuple[Wire, str, bool]:
+        return _spoken(self.provider, self.wire, self.host, self.path if self.host else "")
+
+    def reply(self, codec: Wire) -> Reply:
+        """The response; raises when it cannot be read."""
+        if not self.stream:
+            return codec.read_reply(self.response)
+        reader = codec.reader()
+        last = [*reader.feed(self.response), *reader.close()][-1]
+        if isinstance(last, ReplyEnd):
+            return last.reply
+        message = f": {last.message}" if isinstance(last, ReplyFail) else ""
+        raise InvalidRequest(f"the stream ends in an error{message}", path="response")
+
+
+@functools.lru_cache(maxsize=256)
+def _spoken(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str, bool]:
+    row = None
+    provider = catalog.provider_named(named) if named else None
+    if host:
+        row = catalog.dialects().at_host(host, wire_name, path)
+    elif provider is not None:
+        try:
+            row = catalog.dialects().find(provider, wire_name)
+        except InvalidRequest:
+            row = None  # not known to use this wire; read it as the wire's own provider
+    # A wire is as its own provider implements it: that one's row holds addresses only.
+    is_own = row is None or row.provider == wire.PROVIDERS[wire_name]
+    codec = wire.get(wire_name) if row is None or is_own else wire.codec_for(row)
+    if provider is None:
+        provider = row.provider if row is not None else named
+    stores = wire.features(wire_name).stores_responses
+    return codec, provider or wire.PROVIDERS[wire_name], stores
 
 
 class _NamedModel(msgspec.Struct):
@@ -296,3 +298,75 @@ def as_logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedC
         started=call.started,
         began=None if call.began is None else call.started + call.began,
     )
+
+
+#: Headers and query parameters that hold credentials.
+_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_QUERY = ("key", "api_key", "access_token")
+#: Of those, the ones that do not stand for an account.
+_NO_ACCOUNT = ("cookie",)
+#: Requests whose digest is kept.
+_MOST_KNOWN = 64
+
+#: Names and values.
+Credentials: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def checked_upstream(url: str, name: str = "upstream") -> str:
+    """A base URL without a slash at its end."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid, parts = False, urlsplit("")
+    if not valid or not url.isascii() or not url.isprintable() or " " in url:
+        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    return url.rstrip("/")
+
+
+def decoded_path(path: str) -> str:
+    """A path without percent encoding."""
+    return unquote(path)
+
+
+def credentials(headers: Headers, query: str) -> Credentials:
+    """The credentials of a request, by the name of their header or parameter."""
+    found = [pair for pair in headers if pair[0] in _HEADERS]
+    if query:
+        found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
+    return tuple(found)
+
+
+def keys_in(found: Credentials) -> list[str]:
+    """The keys, without the scheme before them."""
+    return [
+        value.partition(" ")[2] if name == "authorization" and " " in value else value
+        for name, value in found
+    ]
+
+
+class Accounts:
+    """Tells apart where requests go, account included, without a key in it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[tuple[str, Credentials], str] = {}
+        """The digests of recent requests, which are mostly those of the next one."""
+
+    def digest(self, route: ProxyRoute, found: Credentials) -> str:
+        """The same for requests of one account; it says nothing in another process."""
+        known = self._known.get((route.upstream, found))
+        if known is not None:
+            return known
+        digest = blake3(route.upstream.encode(), key=self._key)
+        for name, value in found:
+            if name not in _NO_ACCOUNT:
+                digest.update(b"\0" + value.encode(errors="replace"))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        known = self._known[route.upstream, found] = digest.hexdigest(16)
+        return known

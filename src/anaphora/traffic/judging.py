@@ -29,19 +29,24 @@ from anaphora.redactor import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
-from .accounts import Accounts, Credentials, credentials, decoded_path, keys_in
-from .calls import JudgedCall, RelayedCall, as_logged, kind_of, named_model, whole_answer, why_ended
-from .request_log import wire_at
-from .savings import Savings
-from .sent_requests import (
-    RequestPairs,
-    ResponseChains,
-    SentRequest,
-    judge_request,
-    read_reply,
-    request_of,
+from .calls import (
+    Accounts,
+    Credentials,
+    RelayedCall,
+    as_logged,
+    credentials,
+    decoded_path,
+    keys_in,
+    kind_of,
+    named_model,
+    whole_answer,
+    why_ended,
+    wire_at,
 )
-from .sums import Totals, WatchSummary
+from .matching import RequestPairs, judge_request
+from .savings import Savings
+from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
+from .sums import JudgedCall, Totals, WatchSummary
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
@@ -77,9 +82,6 @@ class CallJudge:
         self._accounts = Accounts()
         self._redactors: dict[Credentials, Redactor] = {}
         """By the credentials of recent calls, which are mostly those of the next one."""
-        self._joined: dict[str, list[int]] = {}
-        """The conversations of recent calls, by the place of their request: the number, and how
-        many calls it has."""
         self._conversations = 0
         self._prepared: dict[int, tuple[JudgedCall, Iterator[None]]] = {}
         """By their numbers: calls that are judged next, and the steps that are left."""
@@ -194,7 +196,7 @@ class CallJudge:
             judged.kind, judged.reason = "error", request.failure
             return
         account = self._accounts.digest(call.route, found)
-        request = replace(request, sent=replace(request.sent, route=account))
+        request.sent = replace(request.sent, route=account)
         yield
         yield from self._compare(call, judged, request, body.members, redact)
 
@@ -222,24 +224,22 @@ class CallJudge:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
             if price is not None and judged.cost_usd is not None:
-                judged.cost_usd += iterations_usd(
-                    sent.usage,
-                    price,
-                    sent.marks,
-                    partial(
+                raw = sent.usage.raw
+                if raw is not None and '"iterations"' in raw:
+                    price_of = partial(
                         self._prices.price,
                         request.provider,
                         at=sent.at,
                         wire=request.wire,
                         service_tier=request.service_tier,
-                    ),
-                )
+                    )
+                    judged.cost_usd += iterations_usd(sent.usage, price, sent.marks, price_of)
                 judged.output_usd = price.of_output(sent.usage)
         if sent.usage is None or sent.usage.read is None:
             judged.predicted = (
                 predicted_usage(expected)
                 if expected is not None
-                else predict_usage(before, sent, request.used_rules)
+                else predict_usage(before, sent, request.rules)
             )
         if self._savings is not None:
             self._savings.add(call, request, members, earlier, price)
@@ -247,23 +247,19 @@ class CallJudge:
             judged.compared_with = int(earlier.call.place)
             then = earlier.call.sent.at
             judged.gap = None if then is None else judged.at - then
-        found, like = None if earlier is None else self._joined.get(earlier.call.place), 0
-        if earlier is not None and found is not None and not earlier.continues:
-            like = found[0] if before is not None else 0
-            found = None
-        opened = found is None
-        if found is None:
+        conversation = request.conversation
+        opened = not conversation.number
+        if opened:
             self._conversations += 1
-            found = [self._conversations, 0]
-        found[1] += 1
-        judged.conversation, judged.turn = found
+            conversation.number = self._conversations
+        conversation.calls += 1
+        judged.conversation, judged.turn = conversation.number, conversation.calls
         if opened and self._totals is not None:
+            like = 0
+            if before is not None and earlier is not None and not earlier.continues:
+                like = earlier.call.conversation.number
             session = request.hints.conversation, request.hints.user
             self._totals.open_conversation(session, judged, like)
-        self._joined[request.place] = found
-        if len(self._joined) > 4 * _MOST_CALLS:
-            for place in list(self._joined)[:_MOST_CALLS]:
-                del self._joined[place]
 
 
 class Judge:

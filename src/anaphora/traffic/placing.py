@@ -21,8 +21,7 @@ from anaphora.redactor import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
-from .accounts import Accounts, credentials, decoded_path, keys_in
-from .calls import RelayedCall, UpstreamRequest
+from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_path, keys_in
 from .planning import ConversationPlans, OwnMarkers, read_request
 
 _FAILED = "markers_not_placed"

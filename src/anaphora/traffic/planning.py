@@ -36,7 +36,7 @@ from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.splicing import plannable
 
-from .request_log import LoggedCall, counts_tokens, wire_at
+from .calls import LoggedCall, counts_tokens, wire_at
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """What becomes of markers that a program places itself."""

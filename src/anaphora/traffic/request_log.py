@@ -1,33 +1,29 @@
 """Request logs: one JSON object a line, with the bodies of a request and of its response.
 
-    logged = read_fields(fields)          one line, whatever the logger calls its fields
-    for entry in read(lines): ...         a whole log as traces, see `trace`
-
-A request is split into blocks by its wire, markers included. A request that continues an earlier
-one belongs to the same conversation.
+logged = read_fields(fields)          one line, whatever the logger calls its fields
+request = read_request(line, defaults)
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 from msgspec.structs import replace
 
-from anaphora import catalog, wire
-from anaphora.analysis.trace import read_session
-from anaphora.analysis.trace.format import Breakpoint, Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem, TraceEntry, seconds
-from anaphora.errors import InvalidRequest
-from anaphora.rendered import Kind, Rendered
-from anaphora.rendered.media import Size
-from anaphora.tokens import Counts
-from anaphora.values import Reply, ReplyEnd, ReplyFail, Usage
-from anaphora.wire import Wire, detect
+from anaphora import wire
+from anaphora.analysis import trace
+from anaphora.analysis.trace.log_lines import LogLine, seconds
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.wire import DetectedWire, detect, detect_wire
+from anaphora.wire.reading import decode_reason
 
+from .calls import PATHS, LoggedCall, counts_tokens
+from .sent_requests import RequestDefaults, ResponseChains, SentRequest, request_of
+
+#: Names that loggers use for the conversation of a request.
+_CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
 #: Names that loggers use for the fields of a line.
 REQUEST = ("request", "request_body", "requestBody", "req")
 RESPONSE = ("response", "response_body", "responseBody", "resp", "reply")
@@ -39,26 +35,9 @@ _MILLISECONDS = ("duration_ms", "latency_ms", "elapsed_ms")
 _HEADERS = ("headers", "request_headers", "requestHeaders")
 #: Fields that a request's body has on one of the wires.
 PROMPT_FIELDS = ("messages", "input", "contents")
-#: Parts of the paths of calls that count tokens.
-_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
 _REPLY_FIELDS = ("choices", "usage", "usageMetadata", "output", "error")
 
-#: A part of the request's path that tells the wire,
-_PATHS = (
-    ("/chat/completions", "openai_chat"),
-    ("/responses", "openai_responses"),
-    ("/messages", "anthropic"),
-    ("generatecontent", "gemini"),
-    ("/api/chat", "ollama"),
-)
-#: the end of the path where a prompt is posted,
-_ENDS = (
-    *_PATHS[:3],
-    (":generatecontent", "gemini"),
-    (":streamgeneratecontent", "gemini"),
-    *_PATHS[4:],
-)
-#: and a field of the response that only that wire has.
+#: A field of the response that only one wire has.
 _REPLY_SIGNS = (
     (b'"choices"', "openai_chat"),
     (b'"usageMetadata"', "gemini"),
@@ -66,68 +45,6 @@ _REPLY_SIGNS = (
     (b'"stop_reason"', "anthropic"),
     (b'"incomplete_details"', "openai_responses"),
 )
-
-
-def wire_at(path: str) -> str | None:
-    """The wire of requests that are posted to a path; None where no prompt is posted."""
-    low = path.lower()
-    return next((name for end, name in _ENDS if low.endswith(end)), None)
-
-
-def counts_tokens(path: str) -> bool:
-    """Whether a path counts the tokens of a prompt, which is not billed."""
-    return any(part in path.lower() for part in _COUNTING)
-
-
-class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
-    request: bytes
-    response: bytes
-    wire: str
-    headers: dict[str, str] = {}
-    """Of the request, by their names in lower case. Never shown."""
-    id: str = ""
-    provider: str = ""
-    model: str = ""
-    host: str = ""
-    path: str = ""
-    stream: bool = False
-    started: float | None = None
-    began: float | None = None
-    """When the response began."""
-    ended: float | None = None
-
-    def codec(self) -> tuple[Wire, str]:
-        """The wire in the provider's dialect, and the provider whose models it serves: as it is
-        logged where it is not known."""
-        return _codec(self.provider, self.wire, self.host, self.path if self.host else "")
-
-    def reply(self, codec: Wire) -> Reply:
-        """The response; raises when it cannot be read."""
-        if not self.stream:
-            return codec.read_reply(self.response)
-        reader = codec.reader()
-        last = [*reader.feed(self.response), *reader.close()][-1]
-        if isinstance(last, ReplyEnd):
-            return last.reply
-        message = f": {last.message}" if isinstance(last, ReplyFail) else ""
-        raise InvalidRequest(f"the stream ends in an error{message}", path="response")
-
-
-@functools.lru_cache(maxsize=256)
-def _codec(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str]:
-    row = None
-    provider = catalog.provider_named(named) if named else None
-    if host:
-        row = catalog.dialects().at_host(host, wire_name, path)
-    elif provider is not None:
-        try:
-            row = catalog.dialects().find(provider, wire_name)
-        except InvalidRequest:
-            row = None  # not known to use this wire; read it as the wire's own provider
-    codec = wire.get(wire_name) if row is None else wire.codec_for(row)
-    if provider is None:
-        provider = row.provider if row is not None else named
-    return codec, provider or wire.PROVIDERS[wire_name]
 
 
 def recognises(fields: dict[str, Any]) -> bool:
@@ -230,7 +147,7 @@ def _wire(named: str, path: str, body: bytes, answer: bytes) -> str:
         return named
     if named:
         raise InvalidRequest(f"no wire {named!r}; there are {', '.join(wire.WIRES)}", path="wire")
-    for part, name in _PATHS:
+    for part, name in PATHS:
         if part in path.lower():
             return name
     # Requests of different wires may look alike; responses do not.
@@ -266,142 +183,83 @@ def _bytes(body: Any) -> bytes:
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
-    """The conversations of a request log, and problems with its lines."""
-    return read_session(lines, _RequestLog())
+_fields = msgspec.json.Decoder(dict[str, Any]).decode
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class _Options(msgspec.Struct):
-    prompt_cache_options: Any = None
+def is_request(fields: dict[str, Any]) -> bool:
+    """A request's body, or a line of a request log."""
+    is_body = any(name in fields for name in PROMPT_FIELDS) and "calls" not in fields
+    return is_body or _is_logged(fields)
 
 
-def _is_explicit(request: bytes) -> bool:
-    """Whether a request to OpenAI is cached at its own breakpoints only."""
-    options = msgspec.json.decode(request, type=_Options).prompt_cache_options
-    return isinstance(options, dict) and options.get("mode") == "explicit"
+def _is_logged(fields: dict[str, Any]) -> bool:
+    return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
 
 
-class _LoggedConversation(msgspec.Struct):
-    place: str
-    head: Trace
-    """Everything but its calls and messages."""
-    calls: list[TraceCall] = []
-    messages: list[TraceMessage] = []
+def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
+    """Whether a file holds one request. Raises for a JSON file that holds something else, unless
+    that is a trace."""
+    try:
+        fields = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        if is_json:
+            reason = decode_reason(problem, data)
+            raise InvalidRequest(f"not JSON: {reason}", path=place) from None
+        return False
+    if isinstance(fields, dict) and trace.detect(fields) is not None:
+        return False
+    if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
+        return is_request(fields)
+    if is_json:
+        raise InvalidRequest("not a request of a known wire", path=place)
+    return False
 
 
-class _RequestLog:
-    """Appends each request to the conversation that it continues."""
+def read_request(
+    line: LogLine, defaults: RequestDefaults, chains: ResponseChains | None = None
+) -> SentRequest:
+    """The request in a line, or in a file that holds one. `chains` are the replies before it."""
+    try:
+        fields = _fields(line.data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        reason = decode_reason(problem, line.data)
+        raise InvalidRequest(f"not a JSON object: {reason}", path=line.place) from None
+    try:
+        return _read(line, fields, defaults, chains)
+    except InvalidRequest as problem:
+        raise problem.within(line.place) from None
+    except (AnaphoraError, ValueError) as problem:
+        raise InvalidRequest(str(problem), path=line.place) from None
 
-    missing = ""
 
-    def __init__(self) -> None:
-        self._conversations: list[_LoggedConversation] = []
-        self._ends: dict[bytes, _LoggedConversation] = {}
-        """By the digest of its last request."""
-
-    def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
-        if reason := why_unbilled(fields):
-            return Problem(place, reason, "not_compared")
-        logged = read_fields(fields)
-        codec, provider = logged.codec()
-        rendered = codec.split(logged.request, path=logged.path)
-        model = logged.model or rendered.model
-        tools, tools_sizes, messages, breakpoints = _blocks(rendered)
-        call = TraceCall(
-            messages=len(messages),
-            t=logged.started,
-            t_end=logged.ended,
-            usage=_trace_usage(logged.reply(codec).usage),
-            breakpoints=breakpoints,
-            explicit=_is_explicit(logged.request),
-            place=place,
-        )
-        digest = blake3(msgspec.json.encode([(provider, model, logged.wire), tools])).digest(16)
-        digests = [digest]
-        for message in messages:
-            digest = blake3(digest + msgspec.json.encode(message)).digest(16)
-            digests.append(digest)
-        known = [one for one in digests[1:] or digests if one in self._ends]
-        if known:
-            conversation = self._ends.pop(known[-1])
+def _read(
+    line: LogLine, fields: dict[str, Any], defaults: RequestDefaults, chains: ResponseChains | None
+) -> SentRequest:
+    if not _is_logged(fields):
+        if defaults.origin is None:
+            detected = detect_wire(line.data, defaults.model)
         else:
-            head = Trace(
-                id=logged.id or place.rpartition(":")[2],
-                provider=provider,
-                model=model,
-                calls=(),
-                messages=(),
-                tools=tools,
-                tools_sizes=tools_sizes,
-                source="requests",
-                wire=logged.wire,
-            )
-            conversation = _LoggedConversation(place, head)
-            self._conversations.append(conversation)
-        conversation.messages = messages
-        conversation.calls.append(call)
-        self._ends[digest] = conversation
-        return None
-
-    def traces(self, file: str) -> list[FoundTrace]:
-        found = []
-        for one in self._conversations:
-            calls, messages = tuple(one.calls), tuple(one.messages)
-            trace = replace(one.head, group=file, calls=calls, messages=messages)
-            found.append(FoundTrace(one.place, trace))
-        return found
+            detected = DetectedWire(defaults.origin)
+        logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
+        request = request_of(logged, line.place, defaults, chains)
+        return replace(request, guess=detected.guess) if detected.guess else request
+    logged = read_fields(fields, response_needed=False)
+    logged = replace(logged, request=_sent_bytes(line.data, logged.request))
+    request = request_of(logged, line.place, defaults, chains)
+    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
+    conversation = next(named, "")
+    if not conversation:
+        return request
+    hints = replace(request.hints, conversation=conversation)
+    return replace(request, named=conversation, hints=hints)
 
 
-def _trace_usage(usage: Usage) -> TraceUsage:
-    if usage.uncached is None:
-        raise InvalidRequest("the response reports no usage", path="response")
-    fields = {
-        "input": usage.uncached,
-        "cache_read": usage.read or 0,
-        "output": usage.output,
-        "reasoning": usage.reasoning,
-    }
-    for ttl, tokens in (usage.written or {}).items():
-        name = f"cache_write_{'5m' if ttl == 'unsplit' else ttl}"
-        fields[name] = tokens + (fields.get(name) or 0)
-    return msgspec.convert(fields, TraceUsage)
-
-
-def _blocks(
-    rendered: Rendered,
-) -> tuple[list[str] | None, tuple[Size, ...] | None, list[TraceMessage], tuple[Breakpoint, ...]]:
-    """A request as a trace: its tools and their sizes, one message for each block, so that markers
-    and look-back count what the provider counts, and the markers."""
-    tools: list[str] = []
-    sizes: list[Size] = []
-    messages: list[TraceMessage] = []
-    places: dict[int, tuple[str | int, ...]] = {}
-    for chunk, size in zip(rendered, Counts(rendered).sizes(), strict=True):
-        text = chunk.data.decode(errors="replace")
-        if chunk.section == "tools":
-            places[chunk.index] = "tools", len(tools)
-            tools.append(text)
-            sizes.append(size)
-        else:
-            places[chunk.index] = (len(messages),)
-            messages.append(replace(_message(rendered, chunk.index, chunk.kind, text), size=size))
-    breakpoints: list[Breakpoint] = [(*places[mark.chunk], mark.ttl) for mark in rendered.marks]
-    if rendered.automatic is not None:
-        breakpoints.append(("automatic", rendered.automatic))
-    return tools or None, tuple(sizes) if tools else None, messages, tuple(breakpoints)
-
-
-def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMessage:
-    run, offset = rendered.locate(index)
-    if run.section == "system":
-        return TraceMessage(role="system", content=text)
-    if kind is Kind.TOOL_RESULT:
-        return TraceMessage(role="tool", content=text)
-    if kind is Kind.TOOL_CALL:
-        return TraceMessage(role="assistant", tool_calls=[text])
-    if kind is Kind.THINKING:
-        return TraceMessage(role="assistant", content=[{"type": "thinking", "thinking": text}])
-    role = run.log.role_of(offset)
-    roles = {"developer": "system", "model": "assistant"}
-    known = role if role in ("system", "assistant") else "user"
-    return TraceMessage(role=roles.get(role, known), content=text)
+def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
+    """The request as it stands in the line: decoding it would normalise white space and numbers."""
+    for name, raw in _raw_fields(line).items():
+        if name in REQUEST and bytes(raw)[:1] == b"{":
+            body = bytes(raw)
+            if any(field in _raw_fields(body) for field in PROMPT_FIELDS):
+                return body
+    return decoded

@@ -36,8 +36,8 @@ from anaphora.values import Usage
 from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .accounts import decoded_path
-from .calls import RelayedCall, header_of
+from .calls import RelayedCall, decoded_path, header_of
+from .matching import same_cache
 from .planning import (
     STORED_FIELDS,
     ConversationPlans,
@@ -55,8 +55,6 @@ T = TypeVar("T")
 
 #: Models whose caches are simulated, and the prefixes that each one remembers.
 _MOST_MODELS, _MOST_PREFIXES = 64, 10_000
-#: Calls whose plans are remembered, for those that continue them.
-_MOST_PLANNED = 4096
 _ENCODING = "content-encoding"
 #: Fields of a request that the planner asks for.
 _FIELDS = (*STORED_FIELDS, "prompt_cache_key", "prompt_cache_options")
@@ -153,8 +151,8 @@ class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """As the program sent it, where markers were placed in it."""
     fields: Members
     """Fields of the body that decide where markers may be placed."""
-    continued: str
-    """The place of the request that it continues in the same cache; empty where there is none."""
+    continued: SentRequest | None
+    """The request that it continues in the same cache."""
     chunks: int
     """How many leading chunks the two share."""
     started: float
@@ -168,8 +166,6 @@ class Savings:
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
-        self._planned: OrderedDict[str, PlannedCall] = OrderedDict()
-        """The latest calls, by the place of their request."""
         self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
@@ -201,9 +197,9 @@ class Savings:
             if not known or (placed and read is None):
                 self._left_out += 1
                 return
-            continued, chunks = "", 0
-            if earlier is not None and earlier.continues and _same_cache(earlier.call, request):
-                continued, chunks = earlier.call.place, earlier.chunks
+            continued, chunks = None, 0
+            if earlier is not None and earlier.continues and same_cache(earlier.call, request):
+                continued, chunks = earlier.call, earlier.chunks
             self._waiting.append(
                 _Waiting(
                     request=request,
@@ -269,14 +265,12 @@ class Savings:
 
     def _plan(self, call: _Waiting, read: ReadRequest) -> PlannedCall:
         """The markers that the planner chooses, after the call that the judge found."""
-        found, before = None, self._planned.get(call.continued)
+        found, before = None, None if call.continued is None else call.continued.planned
         if before is not None:
             found = EarlierCall(call=before, continues=True, chunks=call.chunks, latest=before)
-        scope, place = call.request.sent.route, call.request.place
+        scope = call.request.sent.route
         planned = self._plans.add_found(read, found, scope=scope, at=call.started)
-        self._planned[place] = planned
-        if len(self._planned) > _MOST_PLANNED:
-            self._planned.popitem(last=False)
+        call.request.planned = planned
         return planned
 
     def _add_up(
@@ -342,18 +336,14 @@ def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
 def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
     """The same where none were placed."""
     rendered, provider = request.sent.rendered, request.provider
-    return read_split(rendered, fields, request.hints, request.rules, provider, request.dialect)
+    return read_split(
+        rendered, fields, request.hints, request.catalog_rules, provider, request.dialect
+    )
 
 
 def _size(request: SentRequest) -> int:
     """The bytes that a request keeps in memory while it waits, about."""
     return request.sent.rendered.size
-
-
-def _same_cache(one: SentRequest, two: SentRequest) -> bool:
-    """Whether two requests are of one model at one account."""
-    of_one = one.provider, one.wire, one.model, one.sent.route
-    return of_one == (two.provider, two.wire, two.model, two.sent.route)
 
 
 def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None) -> Rendered:

@@ -1,48 +1,37 @@
-"""Requests from files as the verdict compares them: bytes as they were sent, bills where known."""
+"""Requests as the verdict compares them: bytes as they were sent, bills where known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis import trace
 from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.log_lines import LogLine
-from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
-from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache import CallHints, hints_of
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
     Diagnosis,
-    Prediction,
     SentCall,
-    Verdict,
-    comparable,
     diagnosis_of,
-    judge,
-    predict_after,
 )
-from anaphora.catalog import CacheRules, Dialect, Price, Profile
+from anaphora.cache.verdict.judgement import ComparedCall
+from anaphora.catalog import CacheRules, Dialect, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Reply
-from anaphora.wire import DetectedWire, Wire, detect_wire
+from anaphora.wire import Wire
 from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
-from anaphora.wire.reading import Members, decode_reason, known_text, object_members, request_error
+from anaphora.wire.reading import Members, known_text, object_members, request_error
 
-from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
+from .calls import LoggedCall
+from .planning import PlannedCall
 
-#: Names that loggers use for the conversation of a request.
-_CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
-
-_fields = msgspec.json.Decoder(dict[str, Any]).decode
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
 
@@ -64,22 +53,25 @@ class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
 _NO_DEFAULTS = RequestDefaults()
 
 
-class BegunRules(msgspec.Struct, eq=False):
-    """What all calls of a conversation with one model have in common."""
+class NumberedConversation(msgspec.Struct, eq=False):
+    """What all requests of a conversation have in common."""
 
-    rules: CacheRules | None = None
-    """The rules that it began with; None: the catalog's."""
-    conversation: Hashable = None
+    number: int = 0
+    """In the order they began; 0 before one of them was judged."""
+    calls: int = 0
 
 
-class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class SentRequest(ComparedCall, kw_only=True, eq=False):
+    """A request of a program, and its bill. `rules` are the catalog's until it is matched."""
+
     place: str
-    sent: SentCall
     wire: str
     provider: str
     model: str
-    conversation: str = ""
-    """Where the log names it."""
+    rules: CacheRules
+    conversation: NumberedConversation = msgspec.field(default_factory=NumberedConversation)
+    named: str = ""
+    """The conversation, where the log names it."""
     hints: CallHints = CallHints()
     """The conversation as the log names it, else as the client does. Never shown."""
     reply_id: str = ""
@@ -92,43 +84,10 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How its wire was chosen, where it could be of another one, too."""
     dialect: Dialect | None
     """The provider's variant of the wire; None where it has none."""
-    rules: CacheRules
+    catalog_rules: CacheRules
     profile: Profile
-    begun: BegunRules = msgspec.field(default_factory=BegunRules)
-
-    @property
-    def used_rules(self) -> CacheRules:
-        """The rules that its conversation began with."""
-        return self.rules if self.begun.rules is None else self.begun.rules
-
-
-def is_request(fields: dict[str, Any]) -> bool:
-    """A request's body, or a line of a request log."""
-    is_body = any(name in fields for name in PROMPT_FIELDS) and "calls" not in fields
-    return is_body or _is_logged(fields)
-
-
-def _is_logged(fields: dict[str, Any]) -> bool:
-    return any(isinstance(fields.get(name), dict | str) for name in REQUEST)
-
-
-def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
-    """Whether a file holds one request. Raises for a JSON file that holds something else, unless
-    that is a trace."""
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        if is_json:
-            reason = decode_reason(problem, data)
-            raise InvalidRequest(f"not JSON: {reason}", path=place) from None
-        return False
-    if isinstance(fields, dict) and trace.detect(fields) is not None:
-        return False
-    if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
-        return is_request(fields)
-    if is_json:
-        raise InvalidRequest("not a request of a known wire", path=place)
-    return False
+    planned: PlannedCall | None = None
+    """Where the planner would have put its markers, once that was compared."""
 
 
 class _ChainLink(msgspec.Struct, eq=False):
@@ -195,45 +154,6 @@ class ResponseChains:
             self._bytes -= self._links.pop(next(iter(self._links))).size
 
 
-def read_request(
-    line: LogLine, defaults: RequestDefaults, chains: ResponseChains | None = None
-) -> SentRequest:
-    """The request in a line, or in a file that holds one. `chains` are the replies before it."""
-    try:
-        fields = _fields(line.data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        reason = decode_reason(problem, line.data)
-        raise InvalidRequest(f"not a JSON object: {reason}", path=line.place) from None
-    try:
-        return _read(line, fields, defaults, chains)
-    except InvalidRequest as problem:
-        raise problem.within(line.place) from None
-    except (AnaphoraError, ValueError) as problem:
-        raise InvalidRequest(str(problem), path=line.place) from None
-
-
-def _read(
-    line: LogLine, fields: dict[str, Any], defaults: RequestDefaults, chains: ResponseChains | None
-) -> SentRequest:
-    if not _is_logged(fields):
-        if defaults.origin is None:
-            detected = detect_wire(line.data, defaults.model)
-        else:
-            detected = DetectedWire(defaults.origin)
-        logged = LoggedCall(request=line.data, response=b"", wire=detected.name)
-        request = request_of(logged, line.place, defaults, chains)
-        return replace(request, guess=detected.guess) if detected.guess else request
-    logged = read_fields(fields, response_needed=False)
-    logged = replace(logged, request=_sent_bytes(line.data, logged.request))
-    request = request_of(logged, line.place, defaults, chains)
-    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
-    conversation = next(named, "")
-    if not conversation:
-        return request
-    hints = replace(request.hints, conversation=conversation)
-    return replace(request, conversation=conversation, hints=hints)
-
-
 def _answering_model(answer: Reply | None) -> str:
     """The model of a request that names none: a stored prompt decides it."""
     if answer is None or not answer.model:
@@ -253,11 +173,14 @@ def request_of(
     from them before."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
+        stores = wire.features(wire.base_of(defaults.origin)).stores_responses
     else:
-        codec, provider = logged.codec()
+        (codec, provider), stores = logged.codec(), logged.stores_responses
     provider = defaults.provider or provider
-    if (reason := unsupported(provider, logged.model)) is not None:
-        raise InvalidRequest(reason, path="provider")
+    if provider not in catalog.shipped().entries:
+        reason = unsupported(provider, logged.model)
+        if reason is not None:
+            raise InvalidRequest(reason, path="provider")
     if body is None:
         body = DecodedBody(object_members(logged.request, "$", request_error))
     members = body.members
@@ -271,7 +194,7 @@ def request_of(
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
     rendered = for_model(rendered if named else replace(rendered, model=model), profile)
-    if chains is not None and answer is not None and wire.features(rendered.wire).stores_responses:
+    if stores and chains is not None and answer is not None:
         written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
     sent = SentCall(
@@ -298,18 +221,9 @@ def request_of(
         diagnosis=None if answer is None else diagnosis_of(answer),
         dialect=getattr(codec, "dialect", None),
         rules=rules,
+        catalog_rules=rules,
         profile=profile,
     )
-
-
-def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
-    """The request as it stands in the line: decoding it would normalise white space and numbers."""
-    for name, raw in _raw_fields(line).items():
-        if name in REQUEST and bytes(raw)[:1] == b"{":
-            body = bytes(raw)
-            if any(field in _raw_fields(body) for field in PROMPT_FIELDS):
-                return body
-    return decoded
 
 
 def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
@@ -331,120 +245,3 @@ def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
     return Plan(marks=rendered.marks, automatic=automatic)
-
-
-_Scope: TypeAlias = tuple[str, ...]
-
-
-class RequestPairs:
-    """Finds for each request the one before it: of its model at its host, else of the model or host
-    that its conversation changed from."""
-
-    def __init__(
-        self,
-        most_calls: int = 4096,
-        most_bytes: int = 64 * 1024 * 1024,
-        *,
-        steps: LearnedSteps | None = None,
-    ) -> None:
-        """`most_bytes` limits the prompts of the requests that are remembered. `steps` is what
-        earlier bills have shown, and learns from these."""
-        self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
-        self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
-        self._steps = LearnedSteps() if steps is None else steps
-        self._only: dict[_Scope, _Scope | None] = {}
-        """The one model and host of a provider whose requests were seen; None where there are
-        several, and only then are they remembered anywhere."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of the remembered prompts."""
-        return max(self._near.size, self._anywhere.size)
-
-    def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
-        """Remembers a request, and returns the one before it."""
-        sent = request.sent
-        prompt = ComparedPrompt(sent.rendered, Plan())
-        scope = request.provider, request.wire
-        own = *scope, request.model, sent.route
-        if self._only.setdefault(scope, own) not in (own, None):
-            self._only[scope] = None
-            for each in self._near.calls():
-                if (each.provider, each.wire) == scope:
-                    _remember(self._anywhere, each, scope)
-        earlier = _remember(self._near, request, own, prompt)
-        if self._only[scope] is None:
-            other = _remember(self._anywhere, request, scope, prompt)
-            if other is not None and other.continues and not (earlier and earlier.continues):
-                # The same prompt for another model is a conversation of its own.
-                grown = len(sent.rendered) > len(other.call.sent.rendered)
-                earlier = other if grown else earlier
-        prompt.hashed = None
-        self._learn(request, earlier)
-        return earlier
-
-    def _learn(self, request: SentRequest, earlier: EarlierCall[SentRequest] | None) -> None:
-        """Gives a request the rules of its conversation, and learns from its bill for later
-        conversations."""
-        sent, begun = request.sent, request.begun
-        begun.conversation = object()
-        if earlier is not None and earlier.continues:
-            before = earlier.call
-            begun.conversation = before.begun.conversation
-            if (before.model, before.sent.route) == (request.model, sent.route):
-                begun.rules = before.begun.rules
-        if begun.rules is None:
-            begun.rules = self._steps.begin(sent.route, request.rules)
-        if sent.usage is not None:
-            read, conversation = sent.usage.read, begun.conversation
-            self._steps.learn(sent.route, request.rules, read, conversation=conversation)
-
-
-def _remember(
-    index: PrefixIndex[SentRequest],
-    request: SentRequest,
-    scope: _Scope,
-    prompt: ComparedPrompt | None = None,
-) -> EarlierCall[SentRequest] | None:
-    return index.add(
-        request.sent.rendered,
-        request,
-        scope=scope,
-        hints=request.hints,
-        reply_id=request.reply_id,
-        prompt=prompt,
-    )
-
-
-def paired(
-    requests: Iterable[SentRequest], steps: LearnedSteps | None = None
-) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
-    """Each request with the one before it."""
-    pairs = RequestPairs(steps=steps)
-    for request in requests:
-        yield pairs.add(request), request
-
-
-def judge_request(
-    earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
-) -> tuple[SentCall | None, Verdict, Prediction | None]:
-    """The verdict on a request, what it is judged against, and the prediction by their markers,
-    where that was made for the verdict."""
-    sent, rules = request.sent, request.used_rules
-    before = comparable(earlier, sent.rendered, rules, at=sent.at)
-    later, expected = sent, None
-    if before is not None:
-        later, expected = predict_after(before, sent, rules)
-    verdict = judge(
-        before,
-        later,
-        rules,
-        expected=expected,
-        price=price,
-        profile=request.profile,
-        diagnosis=request.diagnosis,
-    )
-    marked = (each.marks.marks or each.marks.automatic for each in (before, sent) if each)
-    if not rules.slots.value and any(marked):
-        expected = None  # markers do not count for the verdict there
-    return before, verdict, expected

@@ -21,9 +21,8 @@ from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import Page, Section, Site
 from anaphora.dashboard.values import ShownCall
 from anaphora.errors import Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import running
 
 pytestmark = needs_chromium

@@ -16,7 +16,7 @@ from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
 from .simulator import OpenCall, Simulator
 from .slot_predictor import SlotPredictor
-from .view import PromptView, TokenRuns
+from .view import PlayedBlocks, PromptView, TokenBlock, TokenRuns
 
 __all__ = [
     "Chance",
@@ -25,11 +25,13 @@ __all__ = [
     "Mark",
     "OpenCall",
     "Outcome",
+    "PlayedBlocks",
     "PromptView",
     "Reason",
     "RenderedPrompt",
     "Simulator",
     "SlotPredictor",
     "Span",
+    "TokenBlock",
     "TokenRuns",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive
+from anaphora.cache.sent_call import expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl

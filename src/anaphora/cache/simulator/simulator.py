@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.lifetime import expiry, is_alive, moments, used_at
+from anaphora.cache.sent_call import expiry, is_alive, moments, used_at
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 
@@ -104,7 +104,6 @@ class Simulator:
         self._marked, self._unmarked = _caches(rules, lookback_unit, slots, most)
         """For requests with markers and without. Where a provider has a cache for each (Qwen,
         MiniMax), neither reads what the other wrote; elsewhere they are one."""
-        self._template_stats = TemplateStats()
         self._delay = delay
         self._loss = loss
         self._seed = seed
@@ -215,6 +214,10 @@ class Simulator:
     def lifetime(self, seconds: float) -> None:
         if isinstance(self._unmarked, PrefixCache):
             self._unmarked.lifetime = seconds
+
+    @cached_property
+    def _template_stats(self) -> TemplateStats:
+        return TemplateStats()
 
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""

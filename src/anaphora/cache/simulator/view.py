@@ -5,7 +5,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import msgspec
 from msgspec import Meta
@@ -66,68 +75,121 @@ def is_from_model(run: ChunkRun, index: int) -> bool:
     return log.role_of(index) in ("assistant", "model")
 
 
+class TokenBlock(msgspec.Struct, frozen=True, eq=False):
+    """What a simulator asks of a block; blocks of traces have the same attributes."""
+
+    kind: Kind = Kind.TEXT
+    section: Section = "messages"
+    from_model: bool = False
+    data: bytes = b""
+
+
+Block = TypeVar("Block")
+
+
+class PlayedBlocks(Generic[Block]):
+    """The blocks of a growing prompt and the keys of the prefixes that they end. The calls of a
+    conversation share them: each has the first ones."""
+
+    __slots__ = ("blocks", "keys")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.keys: list[int] = []
+
+    def add(self, identity: Hashable, block: Block) -> int:
+        """The key of the prefix that ends with the block."""
+        key = hash((self.keys[-1] if self.keys else 0, identity))
+        self.blocks.append(block)
+        self.keys.append(key)
+        return key
+
+    def copy(self, count: int) -> PlayedBlocks[Block]:
+        """A copy of the first ones."""
+        copied: PlayedBlocks[Block] = PlayedBlocks()
+        copied.blocks, copied.keys = self.blocks[:count], self.keys[:count]
+        return copied
+
+
 class TokenRuns:
-    """A prompt of blocks given by identity and size, for traces and experiments."""
+    """The prompt of one call, whose blocks are given by identity and size: for traces, logs of
+    counts, and experiments."""
 
     size = 0
 
     def __init__(
         self,
-        blocks: Sequence[tuple[Hashable, int]],
+        played: PlayedBlocks[Any],
+        tokens: Callable[[int], int],
         *,
+        leading: int,
         markers: tuple[Mark, ...] = (),
         automatic: Ttl | None = None,
-        kinds: Sequence[Kind] | None = None,
-        sections: Sequence[Section] | None = None,
-        cache_params: Mapping[str, bytes] | None = None,
-        from_model: Sequence[bool] | None = None,
+        cache_params: Mapping[str, bytes] = {},
         held: int = 0,
         handle: str = "",
-        texts: Sequence[bytes] | None = None,
+        count: int | None = None,
     ) -> None:
-        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
-        how far two different blocks agree."""
-        self._keys: list[int] = []
-        key = 0
-        for identity, _ in blocks:
-            key = hash((key, identity))
-            self._keys.append(key)
-        self._tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
-        self._kinds = kinds
-        self._sections = sections
-        self._from_model = from_model
-        self._texts = texts
+        """The first `count` of the blocks, or all. `tokens` are those up to the end of each one,
+        `leading` is the last one before the messages."""
+        self._keys = played.keys
+        self._blocks: list[TokenBlock] = played.blocks
+        self._count = len(played.keys) if count is None else count
+        self.tokens_at = tokens
+        self.leading = leading
         self.markers = markers
         self.automatic = automatic
-        self.cache_params = cache_params or {}
+        self.cache_params = cache_params
         self.held = held
         self.handle = handle
-        before_messages = itertools.takewhile(
-            lambda index: self.section(index) != "messages", range(len(self))
-        )
-        self.leading = sum(1 for _ in before_messages) - 1
+
+    @classmethod
+    def given(
+        cls,
+        blocks: Sequence[tuple[Hashable, int]],
+        *,
+        kinds: Sequence[Kind] | None = None,
+        sections: Sequence[Section] | None = None,
+        from_model: Sequence[bool] | None = None,
+        texts: Sequence[bytes] | None = None,
+        **options: Any,
+    ) -> Self:
+        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
+        how far two different blocks agree."""
+        played: PlayedBlocks[TokenBlock] = PlayedBlocks()
+        for index, (identity, _) in enumerate(blocks):
+            block = TokenBlock(
+                Kind.TEXT if kinds is None else kinds[index],
+                "messages" if sections is None else sections[index],
+                from_model is not None and from_model[index],
+                b"" if texts is None else texts[index],
+            )
+            played.add(identity, block)
+        tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
+        lead = itertools.takewhile(lambda block: block.section != "messages", played.blocks)
+        return cls(played, tokens.__getitem__, leading=sum(1 for _ in lead) - 1, **options)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return self._count
 
     @property
     def total(self) -> int:
-        return self.tokens(len(self) - 1)
+        return self.tokens(self._count - 1)
 
     def key(self, position: int) -> Hashable:
         return self._keys[position]
 
     def tokens(self, position: int) -> int:
-        return 0 if position < 0 else self._tokens[position]
+        return 0 if position < 0 else self.tokens_at(position)
 
     def kind(self, position: int) -> Kind:
-        return Kind.TEXT if self._kinds is None else self._kinds[position]
+        return self._blocks[position].kind
 
     def section(self, position: int) -> Section:
-        return "messages" if self._sections is None else self._sections[position]
+        return self._blocks[position].section
 
     def data(self, position: int) -> bytes:
-        return b"" if self._texts is None else self._texts[position]
+        return self._blocks[position].data
 
     def texts(self, begin: int) -> list[bytes]:
         return [self.data(position) for position in range(begin, len(self))]
@@ -138,7 +200,7 @@ class TokenRuns:
         return before + (self.tokens(position) - before) * size // length if length else before
 
     def from_model(self, position: int) -> bool:
-        return self._from_model is not None and self._from_model[position]
+        return self._blocks[position].from_model
 
     def can_mark(self, position: int) -> bool:
         return self.kind(position) is not Kind.THINKING

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.lifetime import expiry, is_alive
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
+from anaphora.cache.sent_call import expiry, is_alive
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.plan import refresh_margin, refreshes
+from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
 from anaphora.cache.verdict import SentCall, Verdict, format_usd, judge
 from anaphora.catalog import Price
 from anaphora.client.failures import described

@@ -28,7 +28,7 @@ from anaphora.prompt import (
 )
 from anaphora.values import Extras, Message, SegmentRole
 
-from .compaction import within_limit
+from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt, returned_prompt
 
@@ -103,9 +103,22 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             prepared.notices = tuple(kept)
         if self.compact_at is None or request.prewarm or not turn.history:
             return prepared
-        return within_limit(
-            self, state, prepared, request, stream=stream, whole=whole, too_long=too_long
-        )
+        limit = token_limit(self.compact_at, state.target.profile)
+        sizes = PromptSizes(prepared.rendered)
+        if sizes.total <= limit and not too_long:
+            return prepared
+        if prepared.call.ir.continuation is not None:
+            # The stored part of the history has to be measured, too.
+            call = self.call(state, turn, request, stream=stream)
+            sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
+        after, done = shortened(turn, sizes, limit, too_long=too_long)
+        notices = (*prepared.notices, *done.notices)
+        if after is not turn:
+            self.tools.settle()
+            call = self.call(state, after, request, stream=stream, whole=whole)
+            prepared = state.prepare(call, prepared.at)
+        prepared.turn, prepared.notices = after, notices
+        return prepared
 
     def call(
         self,

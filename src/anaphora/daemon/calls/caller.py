@@ -50,11 +50,12 @@ from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import App, AppCall, AppReply, StreamHead, StreamPiece
 from anaphora.errors import Denied, NotGranted, Timeout
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
 
 from .bill import CallBill
-from .conversations import CallMemory, RememberedCall
+from .conversations import CallMemory
 from .fair_admission import FairAdmission, SharedLimits
 from .provider_news import ProviderNews
 from .requests import RequestBuilder
@@ -325,7 +326,7 @@ class DelegatedCall(Caller):
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         if self._builder.remembered is not None and flight.reply is None:
-            self._tools.memory.fail(self._builder.remembered)
+            self._builder.remembered.fail()
         if isinstance(problem, Denied) and not self._sent and not flight.observed:
             self._refused = True
             self._tools.deny(self._call, problem)
@@ -401,8 +402,7 @@ class DelegatedCall(Caller):
         target = flight.target
         # What a call may read of its app's own is counted by the catalog's rules.
         learned = None if self._builder.masked else remembered.rules
-        return self._tools.memory.judge(
-            remembered,
+        return remembered.judge(
             target.rules if learned is None else learned,
             price=target.price(flight.sent_at or time.time(), service_tier(prepared)),
             profile=target.profile,

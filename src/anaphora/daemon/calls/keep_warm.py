@@ -19,6 +19,7 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import AppMemory
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.verdict import format_usd
@@ -39,10 +40,10 @@ from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
 
 from .caller import ADAPTER, CallTools
-from .conversations import RememberedCall
 from .own_prefixes import PrefixScope
 from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
 
@@ -108,7 +109,7 @@ class PrefixRefresher:
         self._calls: dict[str, PausedConversation] = {}
         """The conversations of calls that are under way."""
         self._bytes = 0
-        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+        self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_MOST_RUNNING)
         self._refused: set[Hashable] = set()
@@ -225,12 +226,9 @@ class PrefixRefresher:
             self._forget(next(iter(self._conversations)))
 
     def _memory(self, scope: Hashable, target: Target) -> AppMemory:
-        memory = self._memories.get(scope)
+        memory = self._memories.use(scope)
         if memory is None:
             memory = self._memories[scope] = AppMemory(target.rules)
-            if len(self._memories) > _MOST_MEMORIES:
-                self._memories.popitem(last=False)
-        self._memories.move_to_end(scope)
         return memory
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────

@@ -26,12 +26,12 @@ from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.settling import AttemptCost
 from anaphora.daemon.values import App, AppCall
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Reply
 from anaphora.wire.reading import decode_members
 
 from .bill import CallBill
 from .caller import CallTools, DelegatedCall
-from .conversations import RememberedCall
 from .requests import RequestBuilder
 
 METHOD = "keep_warm"

@@ -38,6 +38,7 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
+from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, read_split
 from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Notice
@@ -45,7 +46,7 @@ from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
-from .conversations import CallMemory, RememberedCall
+from .conversations import CallMemory
 from .filling import (
     DEFAULT_MAX_TOKENS,
     FilledBody,
@@ -114,7 +115,7 @@ class RequestBuilder:
 
     async def build(self, target: Target, *, stream: bool) -> PreparedRequest:
         if (before := self.remembered) is not None:  # at another target, which failed
-            self._memory.fail(before)
+            before.fail()
             self._conversation = self._conversation or (before.conversation, before.turn)
             self.remembered = None
         self.hides_usage, self._found, self._place = False, NOT_FOUND, None
@@ -151,7 +152,7 @@ class RequestBuilder:
         # Of conversations that only begin alike, a provider of units may have kept nothing.
         units = rules.automatic_breakpoint.value == "units"
         if remembered is not None and (remembered.continues or not units):
-            expected = self._memory.expect(remembered, rules)
+            expected = remembered.expect(rules)
         return OwnReads.of(expected).joined(self._found.reads)
 
     def note_prefixes(self, rules: CacheRules) -> None:

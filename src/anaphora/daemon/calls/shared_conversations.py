@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
@@ -18,18 +17,16 @@ from msgspec.structs import replace
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache import saved_blocks as blocks
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.comparison import may_be_shared
 from anaphora.cache.plan.saved import SavedPlanner
 from anaphora.cache.saved_call import SavedCall, SavedFormat, restore_call, save_call
 from anaphora.cache.sent_call import SentCall
+from anaphora.cache.verdict.judgement import may_be_shared
 from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState
 from anaphora.rendered import Plan
 from anaphora.rendered.stored import StoredRun
 from anaphora.tokens import learned, tokens_in
+from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
-
-if TYPE_CHECKING:
-    from .conversations import RememberedCall
 
 _VERSION_BYTES = 8
 

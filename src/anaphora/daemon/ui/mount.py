@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import htpy
 from msgspec.structs import replace
 
-from anaphora.daemon.audit_place import checked_rows
+from anaphora.daemon.audit import checked_rows
 from anaphora.daemon.home import derived_key
 from anaphora.daemon.home.config import DaemonConfig
 from anaphora.dashboard.page_site import PageSite
