@@ -236,7 +236,7 @@ def test_file_that_fails_while_it_is_read_is_named(
         ("ask --emulate --config {words} hi", "exclude"),
         ("ask --config {words} hi", "words.json"),
         ("ask --emulate --continue hi", "no conversation"),
-        ("ask --emulate --conversation nosuch hi", "nosuch"),
+        ("ask --emulate --conversation nosuch hi", "--continue"),
         ("completion cmd", "'cmd'"),
         ("config", ""),
         ("rules", ""),

@@ -20,8 +20,7 @@ import yaml
 from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
-from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.faults import Faults
 
 CANARY = "sk-canary-8e21"

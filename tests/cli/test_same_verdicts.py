@@ -24,13 +24,13 @@ from support.waiting import PATIENCE
 
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope, rows
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.cli.common import anaphora
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.traffic.judging import Judge
 
 #: By the name of the provider: that of the catalog, and the path at the proxy and the daemon.
 PLACES = {

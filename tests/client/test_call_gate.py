@@ -13,8 +13,7 @@ from support.waiting import PATIENCE, until
 from anaphora import emulator
 from anaphora.client.fan_out.calls import CallWatch
 from anaphora.client.fan_out.gate import CallGate, _Released
-from anaphora.emulator import Latency
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Upstream

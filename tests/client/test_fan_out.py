@@ -22,7 +22,8 @@ from support.waiting import PATIENCE
 
 from anaphora import AsyncClient, Client, emulator
 from anaphora.client.fan_out import FanOutProgress
-from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
+from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (

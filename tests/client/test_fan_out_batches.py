@@ -23,7 +23,7 @@ from anaphora import AsyncClient, emulator
 from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.client import call_of
 from anaphora.client.fan_out import batch_apis, batches
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse, json_response
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE, until
 from anaphora import emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry

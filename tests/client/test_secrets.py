@@ -566,7 +566,8 @@ def test_no_object_shows_a_secret() -> None:
     from rich.pretty import pretty_repr
 
     from anaphora.client.config.resolve import resolve
-    from anaphora.client.transport.over_aiohttp import AiohttpTransport, RequestHead
+    from anaphora.client.transport.exchange import RequestHead
+    from anaphora.client.transport.over_aiohttp import AiohttpTransport
     from anaphora.rendered import Body, Request
 
     proxy = f"http://user:{PASSWORD}@proxy.example:3128"
@@ -579,7 +580,7 @@ def test_no_object_shows_a_secret() -> None:
         transport = endpoint.transport
         assert isinstance(transport, AiohttpTransport)
         request = endpoint.outgoing(Request("POST", "/v1/messages", (), Body([b"{}"])))
-        route = transport._connections.route(request.url)
+        route = transport._route(request.url)
         head = RequestHead(*route.head("POST", request.headers, 2))
         shown = [
             config, resolved, client, endpoint, endpoint.target(None), transport,

@@ -19,7 +19,7 @@ from support.daemon_sdks import sdk_client
 
 from anaphora import emulator
 from anaphora.daemon.access.identity import ADMIN
-from anaphora.daemon.endpoints import resumable
+from anaphora.daemon.endpoints import uploads
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -191,7 +191,7 @@ def test_upload_that_is_not_gone_on_with_ends(
 ) -> None:
     with daemon.client("one") as one:
         url = begun(one)
-        monkeypatch.setattr(resumable, "_IDLE", 0.0)
+        monkeypatch.setattr(uploads, "_IDLE", 0.0)
         assert httpx.post(url, content=b"Hello", headers=PIECE).status_code == 401
         assert one.post(url, content=b"Hello", headers=PIECE).status_code == 404
 

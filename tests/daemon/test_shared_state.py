@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import pytest
 from support.servers import RedisServer
+from support.shared_memory import MemoryState
 from support.waiting import PATIENCE, until
 
 from anaphora.daemon.shared_state import MinuteLimit, SavedRecord, SharedState
-from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
 
@@ -46,7 +46,7 @@ async def redis_nodes(url: str, timeout: float = 10.0) -> AsyncIterator[Nodes]:
 
 @asynccontextmanager
 async def memory_nodes() -> AsyncIterator[Nodes]:
-    shared = MemoryState(alone=False)
+    shared = MemoryState()
     yield shared, shared, shared
 
 

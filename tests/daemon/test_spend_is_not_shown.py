@@ -24,7 +24,7 @@ from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.dashboard.sums import masked
+from anaphora.dashboard.past_calls.sums import masked
 from anaphora.emulator.server import Emulator
 from anaphora.values import Usage
 

@@ -16,8 +16,8 @@ from support.tables import each_row
 from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator, wire
-from anaphora.emulator import Emulator, EmulatorOptions
-from anaphora.emulator.engine import Engine, Latency
+from anaphora.emulator import Emulator, EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.server import application
 from anaphora.errors import Upstream

@@ -191,7 +191,7 @@ def test_sessions_predict_what_overlapping_calls_are_billed(emu: Emulator) -> No
 
 
 def marked_prompt(tail: object) -> TokenRuns:
-    return TokenRuns([("shared", 5000), (tail, 20)], markers=(Mark(0, "5m"),))
+    return TokenRuns.given([("shared", 5000), (tail, 20)], markers=(Mark(0, "5m"),))
 
 
 @pytest.mark.parametrize("model", [("anthropic", CLAUDE), ("openai", "gpt-4o"), ("deepseek", "x")])

@@ -19,7 +19,7 @@ from google.genai import types
 from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.faults import HEADER, KINDS, Faults
 from anaphora.emulator.server import Emulator
 

@@ -19,7 +19,8 @@ from support.tables import each_row
 from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
+from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Journal
 from anaphora.emulator.replies.script import Script

@@ -44,9 +44,9 @@ from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses
 from anaphora.integrations.observation import shared
 from anaphora.integrations.sdk import transport
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import CallJudge
-from anaphora.proxy.placing import Placer
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.placing import Placer
+from anaphora.traffic.sums import JudgedCall
 
 PACKAGES: list[Any] = [httpx, httpx2]
 MESSAGE = {

@@ -34,8 +34,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses, RequestAddress
 from anaphora.integrations.observation import shared
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import CallJudge
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.sums import JudgedCall
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 

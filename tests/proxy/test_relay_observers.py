@@ -16,10 +16,10 @@ from support.socket_upstream import CallList, UpstreamConnection, answering, soc
 from support.waiting import PATIENCE
 
 from anaphora.proxy import observing
-from anaphora.proxy.exchange import RelayedCall
 from anaphora.proxy.server import running
 from anaphora.serving import server
 from anaphora.serving.server import tuned_interpreter
+from anaphora.traffic.calls import RelayedCall
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -18,7 +18,7 @@ from support.raw_http import read_response, request_bytes
 from support.waiting import PATIENCE
 
 from anaphora.errors import Io, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.asyncio_server import (
     PEER,
     PeerCredentials,
@@ -27,7 +27,6 @@ from anaphora.serving.asyncio_server import (
 )
 from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, in_thread
 
 LIMITS = BodyLimits(size=100_000, write_seconds=0.2)

@@ -16,9 +16,8 @@ from support.raw_http import exchange, read_response, request_bytes
 from support.waiting import PATIENCE
 
 from anaphora.errors import InvalidRequest, Io, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, free_port, running
 
 LIMITS = BodyLimits(size=1000)

@@ -29,7 +29,7 @@ from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls
 from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
 

@@ -55,7 +55,7 @@ for name in (
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
     "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
-    "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
+    "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
     "anaphora.daemon.ui.mount", "anaphora.serving.asyncio_server",
 ):
     importlib.import_module(name)

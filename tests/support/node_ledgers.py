@@ -23,7 +23,7 @@ from support.ledger_worker import PER_DAY, PER_MONTH, SharedClock, WorkerOptions
 from support.ledgers import DAY, NOON
 from support.waiting import until
 
-from anaphora.daemon.store.days import day_of, end_of_month
+from anaphora.daemon.store.reading import day_of, end_of_month
 from anaphora.postgres import migrations
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from anaphora.proxy.exchange import ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall
 
 from .waiting import PATIENCE
 

@@ -14,8 +14,7 @@ from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.nodes import directory, generations
-from anaphora.daemon.nodes.changes import ChangeFeed
-from anaphora.daemon.nodes.membership import check_token_key
+from anaphora.daemon.nodes.membership import ChangeFeed, check_token_key
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 from anaphora.audit import AuditEnvelope, rows, verify
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import VerifiedChains
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.store.postgres import PostgresStore

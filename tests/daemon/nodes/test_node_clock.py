@@ -13,7 +13,7 @@ from support.servers import PostgresServer
 from support.waiting import wait_until
 
 from anaphora.daemon.server import ServeOptions, running
-from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.reading import day_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig
 
