@@ -16,7 +16,7 @@ from support.daemon import TestedDaemon, running_daemon
 from support.tables import each_row
 
 from anaphora.daemon.endpoints.body import parse_object
-from anaphora.daemon.facts import pieces
+from anaphora.daemon.facts import strict_json as pieces
 from anaphora.daemon.facts.strict_json import decode_strict
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.emulator.server import Emulator

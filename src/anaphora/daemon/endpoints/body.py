@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
-from anaphora.daemon.facts.pieces import decode_pieces
-from anaphora.daemon.facts.strict_json import SHOWN, decode_strict, rejected
+from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_strict, rejected
 from anaphora.errors import TooLarge
 from anaphora.wire.reading import Members, decode_members
 

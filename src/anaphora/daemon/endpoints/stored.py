@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
@@ -468,7 +469,7 @@ def _most_tokens(body: JsonBody) -> int | None:
     more than text."""
     found = RequestContent()
     items = body.members.get("items", msgspec.Raw(b"null"))
-    scan_content("openai_responses", "input", items, found)
+    scan_content(wires.table("openai_responses"), "input", items, found)
     media = found.media
     if media.images or media.documents or media.audio or found.handles:
         return None

@@ -26,10 +26,18 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import RequestContent, holds_content, scan_content
-from .fields import ALWAYS_READ, KnownFields, known_fields
-from .media import MediaCounts
-from .request import HandleRef, Named, RequestFacts, facts_before, remember_facts
+from .content import MediaCounts, RequestContent, holds_content, scan_content
+from .handles import OPAQUE, stored_id
+from .request import (
+    ALWAYS_READ,
+    HandleRef,
+    KnownFields,
+    Named,
+    RequestFacts,
+    facts_before,
+    known_fields,
+    remember_facts,
+)
 from .tools import FoundTools, ServerTool, read_tools
 
 __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]
@@ -73,6 +81,7 @@ class _Reading:
 
     def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
         self._known = known
+        self._table = known.table
         self._elements = elements
         self.wire = known.wire
         self._models: list[Named] = []
@@ -84,14 +93,15 @@ class _Reading:
         self._tools = FoundTools()
         self._content = RequestContent()
         self._limits: dict[str, int] = {}
-        self._values: dict[str, Any] = {"max_tokens_field": known.max_tokens_field}
-        if known.named_in_path:
+        self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
+        if known.table.named_in_path:
             self._read_path(path)
 
     def facts(self) -> RequestFacts:
         tools, content = self._tools, self._content
         tools.add(content.tools)
-        refs = [*tools.handles, *content.handles]
+        known = {(kind, stored_id(kind, id)) for _, kind, id in self._handles}
+        refs = [ref for ref in (*tools.handles, *content.handles) if (ref[1], ref[2]) not in known]
         for tool in tools.server:
             if tool.model:
                 self._models.append(Named(f"{tool.param}.model", tool.model))
@@ -117,7 +127,7 @@ class _Reading:
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
     def read(self, members: Members) -> None:
-        if self._known.snake_case:
+        if self._table.named_in_path:
             members = _camel_names(members, "")
         size = 0
         top = self._known.top
@@ -127,9 +137,10 @@ class _Reading:
                 if raw != NULL:
                     self._check_case(name, name)
                     self._unknown.append(name)
+                    self._add_stored(name, raw)
                 continue
             if holds_content(self.wire, name):
-                scan_content(self.wire, name, raw, self._content, self._elements)
+                scan_content(self._table, name, raw, self._content, self._elements)
                 continue
             if raw == NULL:
                 continue
@@ -140,12 +151,19 @@ class _Reading:
                 read(self, name, raw)
             if name not in top and name not in self._unbounded:
                 self._unknown.append(name)
+            if read is None or read is not _READERS["tools"]:
+                self._add_stored(name, raw)
         self._values["size"] = size
-        if self._known.streams_by_default:
+        if self._table.streams_by_default:
             self._values.setdefault("stream", True)
         if self._limits:
             name, limit = max(self._limits.items(), key=lambda item: item[1])
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
+
+    def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
+        """Adds the stored objects that any other field names."""
+        if bytes(memoryview(raw)[:1]) in (b"[", b"{") and name not in OPAQUE:
+            self._content.add_stored(_value(raw, name), name)
 
     def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         for name, value in headers:
@@ -169,7 +187,7 @@ class _Reading:
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object, and returns all."""
         members = _members(raw, path)
-        if self._known.snake_case:
+        if self._table.named_in_path:
             members = _camel_names(members, f"{path}.")
         known = self._known.nested[path]
         for name in members:
@@ -181,12 +199,12 @@ class _Reading:
     def _limit(self, name: str, raw: msgspec.Raw) -> None:
         if raw == NULL:
             return
-        limit = _whole(raw, name, least=None, floats=self._known.snake_case)
+        limit = _whole(raw, name, least=None, floats=self._table.named_in_path)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
-        if limit < self._known.smallest_limit:
-            if not self._known.unlimited_below:
-                least = self._known.smallest_limit
+        if limit < self._table.smallest_limit:
+            if not self._table.unlimited_below:
+                least = self._table.smallest_limit
                 raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
             self._values |= {"unlimited_output": True, "max_tokens_field": name}
             return
@@ -194,7 +212,7 @@ class _Reading:
 
     def _model(self, name: str, raw: msgspec.Raw) -> None:
         model = _text(raw, name)
-        if self._known.named_in_path:
+        if self._table.named_in_path:
             model = model.removeprefix("models/")
         if model:
             self._models.append(Named(name, model))
@@ -234,7 +252,7 @@ class _Reading:
 
     def _choices(self, name: str, raw: msgspec.Raw) -> None:
         if raw != NULL:
-            self._values["n"] = _whole(raw, name, least=1, floats=self._known.snake_case)
+            self._values["n"] = _whole(raw, name, least=1, floats=self._table.named_in_path)
 
     def _tier(self, name: str, raw: msgspec.Raw) -> None:
         tier = _text(raw, name)
@@ -292,7 +310,7 @@ class _Reading:
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
         if isinstance(kind, str) and kind.strip().isdecimal():
             raise request_error("must be a number, not text", f"$.{name}")
-        if type(kind) is int and not self._known.limits_thinking:
+        if type(kind) is int and not self._table.limits_thinking:
             self._values["thinking_budget"] = max(0, kind)
 
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
@@ -439,6 +457,10 @@ def _camel_names(members: Members, path: str) -> Members:
 def _members(raw: msgspec.Raw, name: str) -> Members:
     members: Members = decode_value(raw, Members, f"$.{name}", request_error)
     return members
+
+
+def _value(raw: msgspec.Raw, name: str) -> Any:
+    return decode_value(raw, Any, f"$.{name}", request_error)
 
 
 def _text(raw: msgspec.Raw, name: str) -> str:

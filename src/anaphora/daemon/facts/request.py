@@ -3,18 +3,21 @@ request that differs from the one before only in its last messages, most are kno
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
+from anaphora.wire.walking import Does, RequestTable
 
-from .content import are_plain
-from .media import MediaCounts
+from .content import MediaCounts, are_plain
 from .tools import ServerTool
 
 
@@ -86,6 +89,56 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     def model(self) -> str:
         """The model that is asked for; empty where none is named."""
         return self.models[0].value if self.models else ""
+
+
+#: Read although the wire may not have them: whatever fields a grant lists, these are checked.
+ALWAYS_READ = frozenset({"models", "fallbacks", "context_management", "tools", "functions", "n"})
+
+
+class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a wire, or of a provider's dialect of it, that need no entry in a grant, and
+    how they are read. Every other field is refused unless a grant lists it."""
+
+    table: RequestTable
+    """Of the wire itself, with the markers of the dialect."""
+    top: frozenset[str]
+    nested: Mapping[str, frozenset[str]]
+    """The members of objects, by the object's path."""
+    folded: Mapping[str, str]
+    """All known names by their letters, whatever their case: some servers ignore it."""
+
+    @property
+    def wire(self) -> str:
+        """A name of `wire.WIRES`."""
+        return self.table.wire
+
+
+@functools.cache
+def known_fields(name: str) -> KnownFields:
+    """The fields of a wire. A dialect's name adds those in which its provider takes parameters."""
+    dialect = None if name in wires.WIRES else wires.dialect_of(name)
+    table = wires.table(name if dialect is None else dialect.wire)
+    known = [field for field in table.fields.values() if field.does is not Does.ASK]
+    top = {field.name for field in known if "." not in field.name}
+    nested = {field.name: field.members for field in known if field.members is not None}
+    for param in () if dialect is None else dialect.fields:
+        place = dialect.place(param) if dialect is not None else None
+        if place is None or not place.at:
+            continue
+        first, *rest = place.at.split(".")
+        if rest and (first not in top or first in nested):
+            nested[first] = nested.get(first, frozenset()) | {rest[0]}
+        top.add(first)
+    if dialect is not None and dialect.markers:
+        (marker,) = {next(iter(each)) for each in dialect.markers.values()}
+        table = msgspec.structs.replace(table, marker=marker)
+    names = sorted(top.union(*nested.values(), ALWAYS_READ))
+    return KnownFields(
+        table=table,
+        top=frozenset(top),
+        nested=nested,
+        folded={name.casefold(): name for name in names},
+    )
 
 
 #: The wire or dialect, the path and the headers of a request.

@@ -16,8 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.daemon.facts.pieces import decode_pieces
-from anaphora.daemon.facts.strict_json import decode_strict
+from anaphora.daemon.facts.strict_json import decode_pieces, decode_strict
 from anaphora.errors import RequestRejected, TooLarge
 from anaphora.wire.reading import Members, decode_elements, decode_members
 
