@@ -26,6 +26,7 @@ from anaphora.rendered import Kind
 
 from .reading import (
     DECODE_ERRORS,
+    ErrorFactory,
     Members,
     decode_text,
     decode_value,
@@ -180,12 +181,15 @@ def names(text: str) -> frozenset[str]:
 class Level:
     """How the values of a request are read: here as they were sent. Errors name the path."""
 
+    def __init__(self, fail: ErrorFactory = request_error) -> None:
+        self._fail = fail
+
     def members(self, value: Any, path: str) -> dict[str, Any]:
         """The members of an object, which may be changed."""
-        return object_members(value, path, request_error)
+        return object_members(value, path, self._fail)
 
     def elements(self, value: Any, path: str) -> list[Any]:
-        return list_elements(value, path, request_error)
+        return list_elements(value, path, self._fail)
 
     def text(self, value: Any) -> str:
         """A text; empty for anything else."""
@@ -194,11 +198,11 @@ class Level:
     def kind(self, members: Members, path: str) -> str:
         """The type of a block, which has to have one."""
         if "type" not in members:
-            raise request_error("is missing", f"{path}.type")
+            raise self._fail("is missing", f"{path}.type")
         try:
             return decode_text(members["type"])
         except DECODE_ERRORS:
-            kind: str = decode_value(members["type"], str, f"{path}.type", request_error)
+            kind: str = decode_value(members["type"], str, f"{path}.type", self._fail)
             return kind
 
     def first(self, value: Any) -> bytes:
@@ -263,7 +267,7 @@ class Walk:
 
     def message(self, value: Any, path: str) -> WalkedBlock:
         """A message, or an item of a wire that has items."""
-        members, table = self._members(value, path), self.table
+        members, table = self.members(value, path), self.table
         if not table.items:
             return WalkedBlock("message", table.message, members, value, path)
         kind = self._level.text(members.get("type")) or "message"
@@ -271,7 +275,7 @@ class Walk:
 
     def block(self, value: Any, path: str, *, typed: bool = True) -> WalkedBlock:
         """A block. One that is not `typed` may lack a type."""
-        members, level = self._members(value, path), self._level
+        members, level = self.members(value, path), self._level
         marker = members.pop(self._marker, None) if self._marker else None
         if self.table.classify is not None:
             kind, row = self.table.classify(members, level)
@@ -294,12 +298,11 @@ class Walk:
             value, path = members.get(outer), f"{path}.{outer}"
             if value is None or level.first(value) != b"{":
                 return []
-            members = self._members(value, path)
+            members = self.members(value, path)
         value, path = members.get(name), f"{path}.{name}"
         first = b"" if value is None else level.first(value)
         if first == b"[":
-            elements = enumerate(level.elements(value, path))
-            return [self.block(each, f"{path}[{index}]") for index, each in elements]
+            return self.listed(value, path)
         if first == b"{":
             return [self.block(value, path)]
         if first != b'"' or outer:
@@ -307,6 +310,11 @@ class Walk:
         kind = self.table.text
         text = level.text_block(kind, value)
         return [WalkedBlock(kind, self._blocks.get(kind, self._other), text, None, path)]
+
+    def listed(self, value: Any, path: str) -> list[WalkedBlock]:
+        """The blocks of a list."""
+        elements, block = self._level.elements(value, path), self.block
+        return [block(each, f"{path}[{index}]") for index, each in enumerate(elements)]
 
     def section(self, value: Any, path: str) -> list[WalkedBlock]:
         """The tools or system blocks of a list."""
@@ -319,7 +327,8 @@ class Walk:
             yield from self.all_blocks(inner)
             yield inner
 
-    def _members(self, value: Any, path: str) -> dict[str, Any]:
+    def members(self, value: Any, path: str) -> dict[str, Any]:
+        """The members of an object, under the names that the provider reads them by."""
         members, rename = self._level.members(value, path), self.table.rename
         if rename is None:
             return members
