@@ -23,7 +23,7 @@ from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
 
-from .handles import stored_objects
+from .handles import owned_objects
 from .tools import FoundTools, read_tool
 
 NULL = msgspec.Raw(b"null")
@@ -89,11 +89,8 @@ class RequestContent:
         self._counts[kind] += number
 
     def add_stored(self, value: Any, path: str) -> None:
-        """Adds the stored objects that a value names, which are not known yet."""
-        known = {(kind, id) for _, kind, id in self.handles}
-        for found in stored_objects(value, path):
-            if found.is_owned and (found.kind, found.id) not in known:
-                self.handles.append((found.path, found.kind, found.id))
+        """Adds the stored objects that a value names."""
+        self.handles += owned_objects(value, path)
 
     def except_span(self, span: InlineSpan | None) -> None:
         """Excepts the bytes of a medium from the text."""

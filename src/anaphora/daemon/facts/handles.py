@@ -86,7 +86,8 @@ class StoredObject(NamedTuple):
     id: str
     name: str
     """The member that names it, or `input` for an item."""
-    path: str
+    holder: dict[str, Any]
+    """The object with that member."""
     shared: bool = False
     """No app owns it."""
     problem: str = ""
@@ -101,72 +102,80 @@ class StoredObject(NamedTuple):
 def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
     """The stored objects that a decoded body names, or one field of it at that path."""
     yield from _untyped(value, path)
-    # Most values name nothing, so the path of a value is only made where it is needed.
-    stack: list[tuple[Any, Any]] = [(value, path)]
+    stack: list[Any] = [value]
     while stack:
-        one, where = stack.pop()
+        one = stack.pop()
         if type(one) is list:
-            for index, each in enumerate(one):
+            for each in one:
                 # Most elements are messages, and blocks of text.
-                below: Any = (where, index)
                 if type(each) is dict and len(each) == 2:
                     if "text" in each and "type" in each:
                         continue
                     if "role" in each and "content" in each:
-                        each, below = each["content"], (below, "content")
+                        each = each["content"]
                 if type(each) is not str:
-                    stack.append((each, below))
+                    stack.append(each)
         elif type(one) is dict:
             for name, inner in one.items():
                 if name in _NAMES:
-                    yield from _named(one, name, inner, where)
+                    yield from _named(one, name, inner)
                 kind = type(inner)
-                if name == "audio" and kind is dict and inner.get("id"):
-                    # The sound of an earlier answer.
-                    yield from _named(inner, "id", inner["id"], (where, name))
                 if (kind is list or kind is dict) and not _is_opaque(one, name):
-                    stack.append((inner, (where, name)))
+                    stack.append(inner)
+                    if name == "audio" and kind is dict:
+                        # The sound of an earlier answer.
+                        yield from _named(inner, "id", inner.get("id"))
                 elif name == "type" and (inner in _ITEMS or inner == _ITEM_REFERENCE):
-                    yield from _item(one, inner, where)
+                    yield from _item(one, inner)
 
 
-def _path(where: Any) -> str:
-    """The path of a value, from the steps to it."""
-    if isinstance(where, str):
-        return where
-    before, step = where
-    shown = _path(before)
-    if isinstance(step, int):
-        return f"{shown}[{step}]"
-    return f"{shown}.{step}" if shown else str(step)
+def owned_objects(value: Any, path: str) -> list[tuple[str, HandleKind, str]]:
+    """The fields, kinds and ids of the objects that a field names and that may be an app's own."""
+    found = [one for one in stored_objects(value, path) if one.is_owned]
+    if not found:
+        return []
+    paths: dict[int, str] = {}
+    stack: list[tuple[str, Any]] = [(path, value)]
+    while stack:
+        where, one = stack.pop()
+        if isinstance(one, dict):
+            paths[id(one)] = where
+            stack += [(f"{where}.{name}", each) for name, each in one.items()]
+        elif isinstance(one, list):
+            stack += [(f"{where}[{index}]", each) for index, each in enumerate(one)]
+    names = ("id" if one.name == "input" else one.name for one in found)
+    return [
+        (f"{paths[id(one.holder)]}.{name}", one.kind, one.id)
+        for one, name in zip(found, names, strict=True)
+    ]
 
 
-def _item(fields: dict[str, Any], kind: str, where: Any) -> Iterator[StoredObject]:
+def _item(fields: dict[str, Any], kind: str) -> Iterator[StoredObject]:
     """An item of an earlier response, where the request holds its id and not its content."""
     id = fields.get("id")
     if kind == _ITEM_REFERENCE and not (isinstance(id, str) and id):
         reason = "an item of the input needs a type, a role, or the id of a stored item"
-        yield StoredObject("item", "", "input", _path(where), problem=reason)
+        yield StoredObject("item", "", "input", fields, problem=reason)
         return
     if kind == "reasoning" and not is_stored_reasoning(fields):
         return
     if kind == "image_generation_call" and fields.get("result"):
         return
     if isinstance(id, str) and id:
-        yield StoredObject("item", id, "input", f"{_path(where)}.id")
+        yield StoredObject("item", id, "input", fields)
 
 
 def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
     """An item of Responses without a type and a role is a reference as well."""
-    lists: list[tuple[str, Any]] = []
+    lists: list[Any] = []
     if isinstance(value, dict) and not path:
-        lists = [(name, value.get(name)) for name in _ITEM_LISTS]
+        lists = [value.get(name) for name in _ITEM_LISTS]
     elif path in _ITEM_LISTS:
-        lists = [(path, value)]
-    for name, listed in lists:
-        for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        lists = [value]
+    for listed in lists:
+        for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict) and not one.get("type") and not one.get("role"):
-                yield from _item(one, _ITEM_REFERENCE, (name, index))
+                yield from _item(one, _ITEM_REFERENCE)
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
@@ -179,10 +188,10 @@ def _is_opaque(fields: dict[str, Any], name: str) -> bool:
     return name in _OPAQUE_MEMBERS.get(kind, ())
 
 
-def _named(fields: dict[str, Any], name: str, inner: Any, where: Any) -> Iterator[StoredObject]:
+def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[StoredObject]:
     if name in _SHARED:
         if inner and fields.get("type") != "anthropic":
-            yield StoredObject("file", name, name, _path((where, name)), shared=True)
+            yield StoredObject("file", "", name, fields, shared=True)
         return
     kind = _IDS.get(name, "response")
     for each in inner if isinstance(inner, list) else (inner,):
@@ -190,12 +199,11 @@ def _named(fields: dict[str, Any], name: str, inner: Any, where: Any) -> Iterato
         if id in (None, "", "auto"):
             continue
         if not isinstance(id, str):
-            problem = f"{name} must be an id"
-            yield StoredObject(kind, "", name, _path((where, name)), problem=problem)
+            yield StoredObject(kind, "", name, fields, problem=f"{name} must be an id")
             continue
         found = stored_id(kind, id)
         if found is not None:
-            yield StoredObject(kind, found, name, _path((where, name)))
+            yield StoredObject(kind, found, name, fields)
 
 
 async def own_rows(

@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
 )
 
 from .content import MediaCounts, RequestContent, holds_content, scan_content
-from .handles import OPAQUE, stored_id
+from .handles import OPAQUE, owned_objects, stored_id
 from .request import (
     ALWAYS_READ,
     HandleRef,
@@ -100,8 +100,7 @@ class _Reading:
     def facts(self) -> RequestFacts:
         tools, content = self._tools, self._content
         tools.add(content.tools)
-        known = {(kind, stored_id(kind, id)) for _, kind, id in self._handles}
-        refs = [ref for ref in (*tools.handles, *content.handles) if (ref[1], ref[2]) not in known]
+        refs = [*tools.handles, *content.handles]
         for tool in tools.server:
             if tool.model:
                 self._models.append(Named(f"{tool.param}.model", tool.model))
@@ -161,9 +160,11 @@ class _Reading:
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
 
     def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
-        """Adds the stored objects that any other field names."""
+        """Adds the stored objects that a field names and that its reader did not find."""
         if bytes(memoryview(raw)[:1]) in (b"[", b"{") and name not in OPAQUE:
-            self._content.add_stored(_value(raw, name), name)
+            found = owned_objects(_value(raw, name), name)
+            known = {(kind, stored_id(kind, id)) for _, kind, id in self._handles} if found else ()
+            self._handles += [HandleRef(*one) for one in found if one[1:] not in known]
 
     def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         for name, value in headers:

@@ -13,7 +13,7 @@ from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, request_error
 from anaphora.wire.walking import RequestTable
 
-from .handles import stored_objects
+from .handles import owned_objects
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +39,12 @@ class FoundTools:
         self.remote_mcp: list[str] = []
         self.handles: list[tuple[str, HandleKind, str]] = []
         """Fields, kinds and ids."""
+
+    def add_stored(self, raw: bytes, path: str) -> None:
+        """Adds the stored objects that a list of tools names, beside those that are known."""
+        known = {(kind, id) for _, kind, id in self.handles}
+        named = owned_objects(msgspec.json.decode(raw), path)
+        self.handles += [one for one in named if one[1:] not in known]
 
     def add(self, other: FoundTools) -> None:
         self.functions += other.functions
@@ -101,7 +107,7 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
     if wire == "gemini":
         for index, each in enumerate(raw_elements(raw, f"$.{path}")):
             _read_gemini(f"{path}[{index}]", each, found)
-        _add_stored(raw, path, found)
+        found.add_stored(raw, path)
         return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
     listed = decode_value(raw, list[Members], f"$.{path}", request_error)
@@ -110,16 +116,8 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
         where = f"{path}[{index}]"
         _check_members(members, where, allowed)
         _read_tool(where, head, found, allowed, legacy=path == "functions")
-    _add_stored(raw, path, found)
+    found.add_stored(raw, path)
     return found
-
-
-def _add_stored(raw: bytes, path: str, found: FoundTools) -> None:
-    """Adds the stored objects that tools name, which are not known yet."""
-    known = {(kind, id) for _, kind, id in found.handles}
-    for one in stored_objects(msgspec.json.decode(raw), path):
-        if one.is_owned and (one.kind, one.id) not in known:
-            found.handles.append((one.path, one.kind, one.id))
 
 
 #: Many conversations have the same tools.
