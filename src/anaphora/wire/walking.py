@@ -140,7 +140,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(
             field.name
             for field in self.fields.values()
-            if field.beta == beta and (field.counted or not counted)
+            if field.beta == beta and (field.counted or not counted) and "." not in field.name
         )
 
 
@@ -317,9 +317,15 @@ class Walk:
         return [block(each, f"{path}[{index}]") for index, each in enumerate(elements)]
 
     def section(self, value: Any, path: str) -> list[WalkedBlock]:
-        """The tools or system blocks of a list."""
-        elements = enumerate(self._level.elements(value, path))
-        return [self.block(each, f"{path}[{index}]", typed=False) for index, each in elements]
+        """The tools or system blocks of a list. They hold no others."""
+        found: list[WalkedBlock] = []
+        for index, each in enumerate(self._level.elements(value, path)):
+            block = self.block(each, f"{path}[{index}]", typed=False)
+            if block.row.inside:
+                row = msgspec.structs.replace(block.row, inside=())
+                block = msgspec.structs.replace(block, row=row)
+            found.append(block)
+        return found
 
     def all_blocks(self, block: WalkedBlock) -> Iterator[WalkedBlock]:
         """The blocks in a message or block at all levels, each behind those inside it."""

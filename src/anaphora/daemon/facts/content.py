@@ -318,10 +318,10 @@ class _ContentScan:
     def _note(self, block: WalkedBlock) -> None:
         """Counts media, and adds the tools that a block defines."""
         found, row, kind, members = self._found, block.row, block.type, block.members
-        known = self._own.other.members
+        known, is_listed = self._own.other.members, block.path.endswith("]")
         if known is not None and not members.keys() <= known:
             found.add("documents")  # a new kind of part: it may be anything
-        elif known is None and kind and row is self._own.other and block.path.endswith("]"):
+        elif known is None and kind and kind not in self._walk.table.blocks and is_listed:
             found.add("documents")  # a new kind of block: it may be anything
         if row.medium == "documents" and _is_text_source(members.get("source")):
             pass
