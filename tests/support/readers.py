@@ -45,6 +45,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.gemini.types import camel
+from anaphora.wire.openai_responses.items import CLOSED
 from anaphora.wire.openai_responses.types import APP_ITEMS
 
 from .rich_bodies import PATHS, RICH, Json, changed_bodies
@@ -151,7 +152,11 @@ def _functions(wire: str, seen: Readings, _: Json) -> Iterator[str]:
     if seen.call is not None and facts is not None:
         own = {tool.name for tool in seen.call.tools if isinstance(tool, Tool)}
         named = {tool.name for tool in seen.call.tools}
-        if not own <= facts <= named:
+        # A tool may hold others, and is sent with them.
+        kept = [each.extras if isinstance(each, Tool) else each.json for each in seen.call.tools]
+        inside = repr(kept)
+        missing = [name for name in facts - named if json.dumps(name) not in inside]
+        if missing or not own <= facts:
             yield f"functions: parse {sorted(named)}, facts {sorted(facts)}"
     if seen.rendered is not None:
         tools = _tool_bytes(seen.rendered)
@@ -241,9 +246,10 @@ def _roles(wire: str, seen: Readings, _: Json) -> Iterator[str]:
         leads = [run for run in seen.rendered.runs if run.section == "system"]
         if leads and leads[0].place != "instructions":
             parsed = ["system", *parsed] if ir.system_blocks else parsed
-    if wire == "gemini":
-        parsed = ["user" if each == "tool" else each for each in parsed]
     split = list(_split_roles(wire, seen.rendered))
+    if wire in ("gemini", "openai_responses"):  # results are of the app, like all that it says
+        parsed = ["user" if each == "tool" else each for each in parsed]
+        split = ["user" if each == "tool" else each for each in split]
     if _merged(parsed) != _merged(split):
         yield f"roles: parse {parsed}, split {split}"
 
@@ -271,11 +277,13 @@ def _split_roles(wire: str, rendered: Rendered) -> Iterator[str]:
                 kind = run.log.kinds[first]
                 if wire == "openai_responses" and kind is Kind.TOOL_RESULT:
                     role = "tool"
-                elif wire == "openai_responses" and role not in ("user", "assistant", "system"):
+                elif wire == "openai_responses" and role == CLOSED:
                     role = _item_role(run.log.slice(run.log.start(first), run.log.ends[first]))
                 elif wire == "gemini" and role == "function":
                     role = "user"
-                yield _SAME_ROLE.get(role, role)
+                role = _SAME_ROLE.get(role, role)
+                is_known = wire != "openai_responses" or role in ("user", "assistant", "system")
+                yield role if is_known else "user"  # parse keeps such a message whole
             first = end
 
 
@@ -374,16 +382,10 @@ def _inline(wire: str, seen: Readings, body: Json) -> Iterator[str]:
         ),
     }
     counts = {kind: getattr(seen.facts.media, kind) for kind in parsed}
-    if any(counts[kind] < number for kind, number in parsed.items()) or (
-        not opaque and any(counts[kind] != parsed[kind] for kind in ("images", "audio"))
-    ):
-        yield f"inline: parse {parsed}, facts {counts}"
-    elif (
-        not opaque
-        and not any(getattr(part, "extras", None) for part in _parts(seen.call))
-        and counts != parsed
-    ):
-        # Whatever is not known may be a document.
+    # What is not known may be anything: it counts, to be safe.
+    kept = seen.call.extras or any(getattr(part, "extras", None) for part in _parts(seen.call))
+    is_less = any(counts[kind] < number for kind, number in parsed.items())
+    if is_less or (not opaque and not kept and counts != parsed):
         yield f"inline: parse {parsed}, facts {counts}"
     sizes = sorted(
         len(base64.b64encode(part.source.data))

@@ -88,6 +88,8 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True):
 
 #: A type that is not in the table.
 OTHER_TYPE = BlockType(inside=("content", "source.content"))
+#: An item that is sent on as it is.
+_WHOLE = BlockType()
 
 
 class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,8 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The types of its messages, where they are items with types of their own."""
     marker: str = ""
     """The member that marks a block."""
+    unmarked_roles: frozenset[str] = frozenset()
+    """The roles whose messages carry no markers."""
     text: str = "text"
     """The type that content has which is a mere text."""
     rename: Callable[[str], str] | None = None
@@ -258,20 +262,32 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
 class Walk:
     """Reads the messages and blocks of requests of one wire."""
 
-    __slots__ = ("_blocks", "_level", "_marker", "_other", "table")
+    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "table")
 
     def __init__(self, table: RequestTable, level: Level = SENT) -> None:
         self.table = table
         self._level = level
         self._blocks, self._other, self._marker = table.blocks, table.other, table.marker
+        self._bare: Walk = self
+        if table.unmarked_roles and table.marker:
+            self._bare = Walk(msgspec.structs.replace(table, marker=""), level)
+
+    def of_role(self, role: str) -> Walk:
+        """The walk of messages of that role."""
+        return self._bare if role in self.table.unmarked_roles else self
 
     def message(self, value: Any, path: str) -> WalkedBlock:
         """A message, or an item of a wire that has items."""
         members, table = self.members(value, path), self.table
         if not table.items:
             return WalkedBlock("message", table.message, members, value, path)
-        kind = self._level.text(members.get("type")) or "message"
-        return WalkedBlock(kind, self._blocks.get(kind, self._other), members, value, path)
+        text = self._level.text
+        kind, role = text(members.get("type")), text(members.get("role"))
+        if not kind:
+            kind = "message" if role else "item_reference"
+        known = kind in table.items and (role or kind != "message")
+        row = self._blocks[kind] if known else _WHOLE
+        return WalkedBlock(kind, row, members, value, path)
 
     def block(self, value: Any, path: str, *, typed: bool = True) -> WalkedBlock:
         """A block. One that is not `typed` may lack a type."""
@@ -286,8 +302,11 @@ class Walk:
     def inner(self, block: WalkedBlock) -> list[WalkedBlock]:
         """The blocks in a message or a block, in their order."""
         found: list[WalkedBlock] = []
+        walk = self
+        if block.type == "message" and self._bare is not self:
+            walk = self.of_role(self._level.text(block.members.get("role")))
         for place in block.row.inside:
-            found += self.inside(block.members, place, block.path)
+            found += walk.inside(block.members, place, block.path)
         return found
 
     def inside(self, members: dict[str, Any], place: str, path: str) -> list[WalkedBlock]:

@@ -128,7 +128,9 @@ def _plain_struct(name: str, rows: dict[str, BlockType], content: Any, marker: s
     for member in sorted((known | opaque | inside | {marker}) - {"type", ""}):
         if member in inside:
             fields.append((member, content, None))
-        elif member in opaque or member == marker:
+        elif member == marker:
+            fields.append((member, _PlainMarker | None, None))
+        elif member in opaque:
             fields.append((member, msgspec.Raw, NULL))
         elif member == "summary":
             fields.append((member, list[_PlainText] | None, None))
@@ -139,6 +141,12 @@ def _plain_struct(name: str, rows: dict[str, BlockType], content: Any, marker: s
     return msgspec.defstruct(
         name, [typed, *fields], forbid_unknown_fields=True, gc=False, kw_only=True
     )
+
+
+class _PlainMarker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    type: str | None = None
+    mode: str | None = None
+    ttl: str | None = None
 
 
 class _PlainText(msgspec.Struct, forbid_unknown_fields=True, gc=False):

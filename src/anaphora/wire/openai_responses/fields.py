@@ -131,6 +131,7 @@ TABLE = RequestTable(
     system="instructions",
     items=frozenset(ITEMS),
     marker="prompt_cache_breakpoint",
+    unmarked_roles=names("assistant"),
     text="input_text",
     nested_tools=True,
     blocks={
