@@ -105,6 +105,9 @@ def read(wire: str, body: Json) -> Readings:
     facts = references = None
     if members is not None:
         facts = _accepted(lambda: read_facts(wire, members.members, path))
+        # Messages one by one, as in a conversation that goes on.
+        again = _accepted(lambda: read_facts(wire, members.members, path, (), members.elements))
+        assert again == facts, body
         references = _accepted(lambda: tuple(members.references()))
     return Readings(
         call=_accepted(lambda: codec.parse(data, path)),

@@ -20,7 +20,12 @@ from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
-from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    decode_elements,
+    decode_reason,
+    request_error,
+)
 from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
 
 from .handles import owned_objects
@@ -241,18 +246,20 @@ def scan_content(
 ) -> None:
     """Adds what a field with content holds besides text and tool calls. `elements` are those of
     one of the fields: the ones that are known to be plain are not read again."""
-    wire, values = table.wire, None
+    wire = table.wire
     if elements is None or elements.name != name:
         if _is_plain(wire, name, raw):
             return
+        is_list = name == table.messages and bytes(memoryview(raw)[:1]) == b"["
+        raws = decode_elements(raw) if is_list else None
     elif are_plain(wire, elements):
         return
     else:
-        values = [
-            None if _is_plain(wire, "", each) else _decode(each, name) for each in elements.raws
-        ]
-    if values is None:
+        raws = elements.raws
+    if raws is None:
         values = _decode(raw, name)
+    else:
+        values = [None if _is_plain(wire, "", each) else _decode(each, name) for each in raws]
     _ContentScan(table, name, raw, found).scan(values)
 
 
