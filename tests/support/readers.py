@@ -45,8 +45,8 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.gemini.types import camel
+from anaphora.wire.openai_responses.fields import APP_ITEMS
 from anaphora.wire.openai_responses.items import CLOSED
-from anaphora.wire.openai_responses.types import APP_ITEMS
 
 from .rich_bodies import PATHS, RICH, Json, changed_bodies
 

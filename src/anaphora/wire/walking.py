@@ -137,7 +137,9 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The path names the model. Such a wire takes names in snake_case, too."""
     streams_by_default: bool = False
     plain: Any = None
-    """The type of a message of only text and tool calls, where types do not tell."""
+    """The type of messages without unknown members, where the types of blocks do not tell."""
+    is_plain: Callable[[Any], bool] | None = None
+    """Whether a message of a plain type holds only text and tool calls."""
 
     def names(self, *, beta: bool, counted: bool = False) -> frozenset[str]:
         """The fields that the provider accepts, with or without a beta header."""

@@ -11,8 +11,7 @@ billed as text. Excepted bytes are spans of the body that do not overlap.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -29,9 +28,9 @@ from anaphora.wire.reading import (
 from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
 
 from .handles import owned_objects
+from .request import InlineSpan, MediaCounts, are_plain, is_plain
 from .tools import FoundTools, read_tool
 
-NULL = msgspec.Raw(b"null")
 #: How much of a text is looked for; what follows is compared. Shorter texts are not excepted.
 _BEGIN = 64
 #: Members that hold an address, or the medium itself as a data URL.
@@ -42,31 +41,6 @@ _DEFINING = frozenset({"tool_addition", "additional_tools", "tool_search_output"
 _DEFAULT_TTLS: dict[str, Ttl] = {"cache_control": "5m", "prompt_cache_breakpoint": "30m"}
 
 _encode = msgspec.json.Encoder().encode
-
-
-class InlineSpan(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a medium: from `start` up to `end` in the value of a field of the body."""
-
-    field: str
-    start: int
-    end: int
-
-
-class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The media of a request."""
-
-    images: int = 0
-    documents: int = 0
-    """Files of any other kind, such as PDFs."""
-    audio: int = 0
-    """Also videos whose sound is billed by itself."""
-    spans: tuple[InlineSpan, ...] = ()
-    """Where their base64 stands, which is no text; they do not overlap."""
-
-    @property
-    def inline(self) -> int:
-        """Bytes of the body that are their base64, not text."""
-        return sum(span.end - span.start for span in self.spans)
 
 
 class RequestContent:
@@ -103,134 +77,6 @@ class RequestContent:
             self._spans.append(span)
 
 
-# ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
-#
-# The types below accept nothing else: content that they decode holds only text and tool calls.
-
-
-class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    arguments: msgspec.Raw = NULL
-
-
-class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    id: str | None = None
-    type: str | None = None
-    index: int | None = None
-    function: _PlainFunction | None = None
-
-
-_SCALAR = str | int | float | bool | None
-
-
-def _plain_struct(name: str, rows: dict[str, BlockType], content: Any, marker: str) -> Any:
-    """The type of blocks of these types: members with a text or a number, JSON of the app's own,
-    and blocks of the type `content` inside."""
-    inside = {place for row in rows.values() for place in row.inside}
-    opaque = {member for row in rows.values() for member in row.opaque}
-    known = {member for row in rows.values() for member in row.members or ("text",)}
-    fields: list[tuple[str, Any, Any]] = []
-    for member in sorted((known | opaque | inside | {marker}) - {"type", ""}):
-        if member in inside:
-            fields.append((member, content, None))
-        elif member == marker:
-            fields.append((member, _PlainMarker | None, None))
-        elif member in opaque:
-            fields.append((member, msgspec.Raw, NULL))
-        elif member == "summary":
-            fields.append((member, list[_PlainText] | None, None))
-        else:
-            fields.append((member, _SCALAR, None))
-    kinds: Any = Literal[tuple(rows)]
-    typed = ("type", kinds) if "message" not in rows else ("type", kinds, "message")
-    return msgspec.defstruct(
-        name, [typed, *fields], forbid_unknown_fields=True, gc=False, kw_only=True
-    )
-
-
-class _PlainMarker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    type: str | None = None
-    mode: str | None = None
-    ttl: str | None = None
-
-
-class _PlainText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    type: str
-    text: str
-
-
-def _list(kind: Any) -> Any:
-    return list[kind]
-
-
-def _plain_types(table: RequestTable) -> tuple[Any, Any]:
-    """The types of messages, and of system blocks, that hold only text and tool calls."""
-    if table.plain is not None:
-        return table.plain, None
-    rows = {kind: row for kind, row in table.blocks.items() if row.plain}
-    items = {kind: row for kind, row in rows.items() if kind in table.items}
-    parts = {kind: row for kind, row in rows.items() if kind not in items}
-    leaf = _plain_struct("Leaf", parts, str | None, table.marker)
-    block = _plain_struct("Block", parts, str | _list(leaf) | None, table.marker)
-    content: Any = str | _list(block) | None
-    if items:
-        return _plain_struct("Item", items, content, ""), None
-    fields: list[tuple[str, Any, Any]] = [("content", content, None)]
-    for member in sorted(table.message.members or {"role"}):
-        if member == "tool_calls":
-            fields.append((member, list[_PlainCall] | None, None))
-        elif member != "content":
-            fields.append((member, _SCALAR, None))
-    return msgspec.defstruct("Message", fields, forbid_unknown_fields=True, gc=False), block
-
-
-@functools.cache
-def _plain_decoder(wire: str, name: str) -> Callable[[bytes | msgspec.Raw], Any]:
-    """Decodes a field of plain content; a message by itself where the name is empty."""
-    table = wires.table(wire)
-    message, block = _plain_types(table)
-    if not name:
-        kind: Any = message
-    elif table.items:
-        kind = str | _list(message) | None
-    elif name == table.messages:
-        kind = _list(message)
-    else:
-        kind = message | None if block is None else str | _list(block) | None
-    return msgspec.json.Decoder(kind).decode
-
-
-def are_plain(wire: str, elements: ListElements) -> bool:
-    """Whether messages hold only text and tool calls; those that are known to are not read."""
-    count = len(elements.raws)
-    if elements.plain < count:
-        if not _is_plain(wire, elements.name, elements.joined(elements.plain)):
-            return False
-        elements.plain = count
-    return True
-
-
-def _is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
-    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
-    try:
-        plain = _plain_decoder(wire, name)(raw)
-    except DECODE_ERRORS:
-        return False
-    if not wires.table(wire).items:
-        return True
-    return all(map(_is_whole, plain if isinstance(plain, list) else () if name else (plain,)))
-
-
-def _is_whole(item: Any) -> bool:
-    """Whether an item is in the request, and not only its id."""
-    if item.type == "message":
-        return item.role is not None
-    return item.type != "reasoning" or bool(item.encrypted_content)
-
-
-# ── Everything else ──────────────────────────────────────────────────────────────────────────────
-
-
 def holds_content(wire: str, name: str) -> bool:
     """Whether a field of a request holds messages or system text."""
     table = wires.table(wire)
@@ -248,7 +94,7 @@ def scan_content(
     one of the fields: the ones that are known to be plain are not read again."""
     wire = table.wire
     if elements is None or elements.name != name:
-        if _is_plain(wire, name, raw):
+        if is_plain(wire, name, raw):
             return
         is_list = name == table.messages and bytes(memoryview(raw)[:1]) == b"["
         raws = decode_elements(raw) if is_list else None
@@ -259,7 +105,7 @@ def scan_content(
     if raws is None:
         values = _decode(raw, name)
     else:
-        values = [None if _is_plain(wire, "", each) else _decode(each, name) for each in raws]
+        values = [None if is_plain(wire, "", each) else _decode(each, name) for each in raws]
     _ContentScan(table, name, raw, found).scan(values)
 
 
@@ -301,7 +147,8 @@ class _ContentScan:
                 continue
             message = self._walk.message(value, f"{self._name}[{index}]")
             roles = self._own.media_roles
-            shown = not is_system and (roles is None or message.members.get("role") in roles)
+            role = VALUES.text(message.members.get("role"))
+            shown = not is_system and (roles is None or role in roles)
             self._block(message, shown=shown, is_message=not self._own.items)
             if not isinstance(value, dict):
                 self._loose(value)

@@ -36,9 +36,9 @@ _SHARED = frozenset(
     "vector_store_ids vector_store_id connector_id skill_id vertexRagStore vertex_rag_store"
     " vertexAiSearch vertex_ai_search".split()
 )
-_NAMES = frozenset(_IDS) | _SHARED
+ID_NAMES = frozenset(_IDS) | _SHARED
 #: Members whose content is the app's own text or JSON.
-OPAQUE = frozenset(
+_OPAQUE = frozenset(
     "metadata arguments input_schema parameters schema labels args response json_schema".split()
 )
 #: By the type of a block or item: the members with arguments of a tool, or with the sources that an
@@ -117,7 +117,7 @@ def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
                     stack.append(each)
         elif type(one) is dict:
             for name, inner in one.items():
-                if name in _NAMES:
+                if name in ID_NAMES:
                     yield from _named(one, name, inner)
                 kind = type(inner)
                 if (kind is list or kind is dict) and not _is_opaque(one, name):
@@ -129,8 +129,9 @@ def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
                     yield from _item(one, inner)
 
 
-def owned_objects(value: Any, path: str) -> list[tuple[str, HandleKind, str]]:
-    """The fields, kinds and ids of the objects that a field names and that may be an app's own."""
+def owned_objects(value: Any, path: str = "") -> list[tuple[str, HandleKind, str]]:
+    """The fields, kinds and ids of the objects that a body or the field at a path names, and that
+    may be an app's own."""
     found = [one for one in stored_objects(value, path) if one.is_owned]
     if not found:
         return []
@@ -140,12 +141,12 @@ def owned_objects(value: Any, path: str) -> list[tuple[str, HandleKind, str]]:
         where, one = stack.pop()
         if isinstance(one, dict):
             paths[id(one)] = where
-            stack += [(f"{where}.{name}", each) for name, each in one.items()]
+            stack += [(f"{where}.{name}" if where else name, each) for name, each in one.items()]
         elif isinstance(one, list):
             stack += [(f"{where}[{index}]", each) for index, each in enumerate(one)]
     names = ("id" if one.name == "input" else one.name for one in found)
     return [
-        (f"{paths[id(one.holder)]}.{name}", one.kind, one.id)
+        (f"{paths[id(one.holder)]}.{name}".removeprefix("."), one.kind, one.id)
         for one, name in zip(found, names, strict=True)
     ]
 
@@ -180,7 +181,7 @@ def _untyped(value: Any, path: str) -> Iterator[StoredObject]:
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
     """Whether a member is text or JSON of the app's own, or names sources of an answer."""
-    if name in OPAQUE:
+    if name in _OPAQUE:
         return True
     kind = fields.get("type")
     if not isinstance(kind, str):

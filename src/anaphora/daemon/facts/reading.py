@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.daemon.store import HandleKind
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
@@ -26,12 +25,13 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import MediaCounts, RequestContent, holds_content, scan_content
-from .handles import OPAQUE, owned_objects, stored_id
+from .content import RequestContent, holds_content, scan_content
+from .handles import ID_NAMES, owned_objects, stored_objects
 from .request import (
     ALWAYS_READ,
     HandleRef,
     KnownFields,
+    MediaCounts,
     Named,
     RequestFacts,
     facts_before,
@@ -160,11 +160,13 @@ class _Reading:
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
 
     def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
-        """Adds the stored objects that a field names and that its reader did not find."""
-        if bytes(memoryview(raw)[:1]) in (b"[", b"{") and name not in OPAQUE:
-            found = owned_objects(_value(raw, name), name)
-            known = {(kind, stored_id(kind, id)) for _, kind, id in self._handles} if found else ()
-            self._handles += [HandleRef(*one) for one in found if one[1:] not in known]
+        """Adds the stored objects that a field names."""
+        if name in ID_NAMES or bytes(memoryview(raw)[:1]) in (b"[", b"{"):
+            value = {name: decode_value(raw, Any, f"$.{name}", request_error)}
+            if name in ID_NAMES:
+                for problem in (one.problem for one in stored_objects(value) if one.problem):
+                    raise request_error(problem, f"$.{name}")
+            self._handles += [HandleRef(*one) for one in owned_objects(value)]
 
     def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         for name, value in headers:
@@ -282,27 +284,8 @@ class _Reading:
     def _max_tool_calls(self, name: str, raw: msgspec.Raw) -> None:
         self._values["max_tool_calls"] = _whole(raw, name, least=0)
 
-    def _handle(self, kind: HandleKind) -> Callable[[str, msgspec.Raw], None]:
-        def read(name: str, raw: msgspec.Raw) -> None:
-            """An id, or an object with one."""
-            value = decode_value(raw, str | _HasId, f"$.{name}", request_error)
-            id = value if isinstance(value, str) else value.id
-            if id:
-                id = id.removeprefix("cachedContents/")
-                self._handles.append(HandleRef(name, kind, id))
-
-        return read
-
-    def _object_handle(self, name: str, member: str, raw: msgspec.Raw) -> None:
-        """A response that a member of an object refers to."""
-        value = _members(raw, name).get(member)
-        if value is not None and value != NULL:
-            id = _text(value, f"{name}.{member}")
-            self._handles.append(HandleRef(f"{name}.{member}", "response", id))
-
-    def _thread(self, name: str, raw: msgspec.Raw) -> None:
+    def _thread(self, _: str, __: msgspec.Raw) -> None:
         self._values["store"] = True
-        self._object_handle(name, "previous_message_id", raw)
 
     def _thinking(self, name: str, raw: msgspec.Raw) -> None:
         """A budget of thinking tokens, under the names that providers have for it."""
@@ -371,10 +354,6 @@ class _NamesModel(msgspec.Struct):
     model: str | None = None
 
 
-class _HasId(msgspec.Struct):
-    id: str | None = None
-
-
 class _Budget(msgspec.Struct):
     budget_tokens: int | None = None
     max_tokens: int | None = None
@@ -391,10 +370,6 @@ class _Edits(msgspec.Struct):
 
 _WholeFloat: Any = int | Annotated[float, msgspec.Meta(multiple_of=1)]
 _Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
-
-
-def _of_handle(kind: HandleKind) -> _Read:
-    return lambda reading, name, raw: reading._handle(kind)(name, raw)
 
 
 #: By the field's name, which means the same on every wire that has it.
@@ -420,16 +395,6 @@ _READERS: dict[str, _Read] = {
     "serviceTier": _Reading._tier,
     "speed": _Reading._speed,
     "inference_geo": _Reading._geo,
-    "previous_response_id": _of_handle("response"),
-    "conversation": _of_handle("conversation"),
-    "cachedContent": _of_handle("cached_content"),
-    "container": _of_handle("container"),
-    "diagnostics": lambda reading, name, raw: reading._object_handle(
-        name, "previous_message_id", raw
-    ),
-    "prompt_cache_options": lambda reading, name, raw: reading._object_handle(
-        name, "comparison_response_id", raw
-    ),
     "thread": _Reading._thread,
     "thinking": _Reading._thinking,
     "thinking_budget": _Reading._thinking,
@@ -458,10 +423,6 @@ def _camel_names(members: Members, path: str) -> Members:
 def _members(raw: msgspec.Raw, name: str) -> Members:
     members: Members = decode_value(raw, Members, f"$.{name}", request_error)
     return members
-
-
-def _value(raw: msgspec.Raw, name: str) -> Any:
-    return decode_value(raw, Any, f"$.{name}", request_error)
 
 
 def _text(raw: msgspec.Raw, name: str) -> str:

@@ -21,7 +21,7 @@ from anaphora.wire.walking import (
     request_fields,
 )
 
-from .types import NULL, WIRE, camel
+from .types import NULL, WIRE, Content, camel
 
 #: Members of a part.
 PART = names(
@@ -73,29 +73,14 @@ def _media_row(medium: str) -> BlockType:
 _MEDIA_ROWS: dict[str, BlockType] = {}
 
 
-class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    id: str | None = None
-    args: msgspec.Raw = NULL
-
-
-class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    id: str | None = None
-    response: msgspec.Raw = NULL
-
-
-class _PlainPart(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    text: str | None = None
-    functionCall: _PlainCall | None = None
-    functionResponse: _PlainResponse | None = None
-    thought: bool | None = None
-    thoughtSignature: str | None = None
-
-
-class _PlainContent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    parts: list[_PlainPart] | None = None
+def _is_plain(content: Content) -> bool:
+    return all(
+        part.inlineData is None
+        and part.fileData is None
+        and not (part.functionResponse and part.functionResponse.parts)
+        and bytes(memoryview(part.thoughtSignature)[:1]) in (b'"', b"n")
+        for part in content.parts or ()
+    )
 
 
 TABLE = RequestTable(
@@ -136,5 +121,6 @@ TABLE = RequestTable(
     },
     rename=camel,
     classify=_part,
-    plain=_PlainContent,
+    plain=Content,
+    is_plain=_is_plain,
 )

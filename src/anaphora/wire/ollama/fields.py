@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from anaphora.rendered import Kind
 from anaphora.wire.walking import BlockType, Does, RequestTable, request_fields
 
-from .types import NULL, WIRE
-
-
-class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    index: int | None = None
-    arguments: msgspec.Raw = NULL
-
-
-class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    function: _PlainFunction | None = None
-    id: str | None = None
-    type: str | None = None
-
-
-class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    content: str | None = None
-    thinking: str | None = None
-    tool_calls: list[_PlainCall] | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-    images: None = None
-
+from .types import WIRE, ChatMessage
 
 TABLE = RequestTable(
     wire=WIRE,
@@ -52,5 +27,6 @@ TABLE = RequestTable(
     message=BlockType(chunk=Kind.TEXT, medium="images", data=("images",)),
     blocks={},
     rename=str.casefold,
-    plain=_PlainMessage,
+    plain=ChatMessage,
+    is_plain=lambda message: message.images is None,
 )

@@ -7,6 +7,8 @@ seen 2026-11-16.
 
 from __future__ import annotations
 
+from typing import Any
+
 from anaphora.rendered import Kind
 from anaphora.wire.walking import BlockType, Does, Medium, RequestTable, names, request_fields
 
@@ -102,6 +104,17 @@ ITEMS = {
     "program_output": _item("call_id id result status"),
 }
 
+
+def _is_whole(item: Any) -> bool:
+    """Whether an item is in the request, and not only its id."""
+    if item.type == "message":
+        return item.role is not None
+    return item.type != "reasoning" or bool(item.encrypted_content)
+
+
+#: Items that the app makes. Any other item that is kept whole is the model's.
+APP_ITEMS = frozenset(kind for kind, row in ITEMS.items() if row.by_app) - {"function_call_output"}
+
 TABLE = RequestTable(
     wire=WIRE,
     limit="max_output_tokens",
@@ -130,6 +143,7 @@ TABLE = RequestTable(
     messages="input",
     system="instructions",
     items=frozenset(ITEMS),
+    is_plain=_is_whole,
     marker="prompt_cache_breakpoint",
     unmarked_roles=names("assistant"),
     text="input_text",

@@ -63,9 +63,9 @@ from anaphora.wire.replies import (
 from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from . import types
+from .fields import APP_ITEMS
 from .items import is_content
 from .types import (
-    APP_ITEMS,
     ITEM,
     NULL,
     ROLES,
