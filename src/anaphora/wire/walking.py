@@ -71,6 +71,8 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True):
     medium: Medium | None = None
     inside: tuple[str, ...] = ()
     """The members that hold other blocks, a list of them or one; `source.content`: in an object."""
+    shows: frozenset[str] | None = frozenset()
+    """The types of the blocks inside whose media the model sees; None: of all."""
     data: tuple[str, ...] = ()
     """The members that lead to inline bytes; the first that is there counts."""
     opaque: frozenset[str] = frozenset()
@@ -100,7 +102,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Mapping[str, BlockType]
     other: BlockType = OTHER_TYPE
     """Of blocks whose type is not in the table."""
-    message: BlockType = BlockType(inside=("content",))
+    message: BlockType = BlockType(inside=("content",), shows=None)
     """Of messages without a type."""
     message_fields: Mapping[str, frozenset[str]] = {}
     """By role: the members that the provider accepts."""

@@ -172,7 +172,8 @@ class _ContentScan:
             if isinstance(inner.raw, list):
                 self._loose(inner.raw)
             else:
-                self._block(inner, shown=shown)
+                is_shown = row.shows is None or inner.type in row.shows
+                self._block(inner, shown=shown and is_shown)
         for name, value in members.items():
             if isinstance(value, (dict, list)) and name not in understood | row.opaque:
                 self._loose(value)

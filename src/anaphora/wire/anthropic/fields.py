@@ -15,8 +15,8 @@ from .types import WIRE
 _RESULT = "cache_control content tool_use_id type"
 
 
-def _result(members: str = _RESULT) -> BlockType:
-    return BlockType(markable=True, inside=("content",), members=names(members))
+def _result(members: str = _RESULT, shows: str = "") -> BlockType:
+    return BlockType(markable=True, inside=("content",), shows=names(shows), members=names(members))
 
 
 def _call(members: str | None, *, beta: bool = False) -> BlockType:
@@ -85,6 +85,7 @@ TABLE = RequestTable(
             markable=True,
             medium="documents",
             inside=("source.content",),
+            shows=names("image"),
             data=("source.data",),
             members=names("cache_control citations context source title type"),
         ),
@@ -108,12 +109,13 @@ TABLE = RequestTable(
             chunk=Kind.TOOL_RESULT,
             markable=True,
             inside=("content",),
+            shows=names("document image"),
             members=names("cache_control content is_error tool_use_id toolset_name type"),
             plain=True,
         ),
         "server_tool_use": _call("cache_control caller id input name type"),
         "web_search_tool_result": _result(f"caller {_RESULT}"),
-        "web_fetch_tool_result": _result(f"caller {_RESULT}"),
+        "web_fetch_tool_result": _result(f"caller {_RESULT}", "web_fetch_result"),
         "code_execution_tool_result": _result(),
         "bash_code_execution_tool_result": _result(),
         "text_editor_code_execution_tool_result": _result(),
@@ -126,7 +128,7 @@ TABLE = RequestTable(
         "mcp_tool_result": BlockType(markable=True, inside=("content",), beta=True),
         "mcp_tool_use": _call(None, beta=True),
         "web_search_result": BlockType(),
-        "web_fetch_result": BlockType(inside=("content",)),
+        "web_fetch_result": BlockType(inside=("content",), shows=names("document image")),
         "code_execution_output": BlockType(),
         "bash_code_execution_output": BlockType(),
         "tool_reference": BlockType(markable=True),

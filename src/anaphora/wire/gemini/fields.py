@@ -108,12 +108,16 @@ TABLE = RequestTable(
     ),
     messages="contents",
     system="systemInstruction",
-    message=BlockType(inside=("parts",), members=names("parts role")),
+    message=BlockType(inside=("parts",), shows=None, members=names("parts role")),
     other=BlockType(members=_COUNTED),
     blocks={
         "text": BlockType(chunk=Kind.TEXT),
         "functionCall": BlockType(chunk=Kind.TOOL_CALL),
-        "functionResponse": BlockType(chunk=Kind.TOOL_RESULT, inside=("functionResponse.parts",)),
+        "functionResponse": BlockType(
+            chunk=Kind.TOOL_RESULT,
+            inside=("functionResponse.parts",),
+            shows=names("inlineData"),
+        ),
         "codeExecutionResult": BlockType(),
         "executableCode": BlockType(),
         "toolCall": BlockType(),

@@ -50,6 +50,7 @@ TABLE = RequestTable(
     },
     message=BlockType(
         inside=("content",),
+        shows=None,
         members=names(
             """content function_call name reasoning reasoning_content refusal role tool_call_id
             tool_calls"""

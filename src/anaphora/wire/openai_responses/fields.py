@@ -19,6 +19,9 @@ CODEX = names("client_metadata")
 CODEX_ITEM = names("internal_chat_message_metadata_passthrough")
 
 
+_SHOWN = names("computer_screenshot input_audio input_file input_image")
+
+
 def _item(
     members: str,
     *,
@@ -32,6 +35,7 @@ def _item(
     return BlockType(
         chunk=chunk,
         inside=tuple(inside.split()),
+        shows=_SHOWN if inside else frozenset(),
         opaque=names(opaque) | CODEX_ITEM,
         members=names(members) | {"type"},
         plain=plain,
