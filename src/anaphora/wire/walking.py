@@ -245,6 +245,7 @@ class _Values(Level):
 
 _FIRST: dict[type, bytes] = {str: b'"', list: b"[", dict: b"{"}
 SENT, VALUES = Level(), _Values()
+_MOST_USUAL = 256
 
 
 # ── The walk ─────────────────────────────────────────────────────────────────────────────────────
@@ -266,12 +267,14 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
 class Walk:
     """Reads the messages and blocks of requests of one wire."""
 
-    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "table")
+    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "_usual", "table")
 
     def __init__(self, table: RequestTable, level: Level = SENT) -> None:
         self.table = table
         self._level = level
         self._blocks, self._other, self._marker = table.blocks, table.other, table.marker
+        self._usual: set[str] = set()
+        """Names of members that the provider reads as they are written."""
         self._bare: Walk = self
         if table.unmarked_roles and table.marker:
             self._bare = Walk(msgspec.structs.replace(table, marker=""), level)
@@ -359,9 +362,11 @@ class Walk:
     def members(self, value: Any, path: str) -> dict[str, Any]:
         """The members of an object, under the names that the provider reads them by."""
         members, rename = self._level.members(value, path), self.table.rename
-        if rename is None:
+        if rename is None or self._usual.issuperset(members):
             return members
         renamed = {rename(name): each for name, each in members.items()}
         if len(renamed) < len(members):
             raise request_error("a member is given under two names", path)
+        if len(self._usual) < _MOST_USUAL:
+            self._usual.update(renamed.keys() & members.keys())
         return renamed

@@ -21,7 +21,7 @@ from anaphora.wire.walking import (
     request_fields,
 )
 
-from .types import NULL, WIRE, Content, camel
+from .types import NULL, WIRE, FunctionCall, camel
 
 #: Members of a part.
 PART = names(
@@ -73,14 +73,23 @@ def _media_row(medium: str) -> BlockType:
 _MEDIA_ROWS: dict[str, BlockType] = {}
 
 
-def _is_plain(content: Content) -> bool:
-    return all(
-        part.inlineData is None
-        and part.fileData is None
-        and not (part.functionResponse and part.functionResponse.parts)
-        and bytes(memoryview(part.thoughtSignature)[:1]) in (b'"', b"n")
-        for part in content.parts or ()
-    )
+class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str | None = None
+    id: str | None = None
+    response: msgspec.Raw = NULL
+
+
+class _PlainPart(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    text: str | None = None
+    functionCall: FunctionCall | None = None
+    functionResponse: _PlainResponse | None = None
+    thought: bool | None = None
+    thoughtSignature: str | None = None
+
+
+class _PlainContent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: str | None = None
+    parts: list[_PlainPart] | None = None
 
 
 TABLE = RequestTable(
@@ -125,6 +134,5 @@ TABLE = RequestTable(
     },
     rename=camel,
     classify=_part,
-    plain=Content,
-    is_plain=_is_plain,
+    plain=_PlainContent,
 )
