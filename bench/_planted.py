@@ -29,9 +29,10 @@ from support.session_breaks import MOMENT, STEPS, STORY
 from anaphora import AsyncClient, catalog
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 
 #: Providers of the sessions, by the names that the catalog has for them.
 _SESSIONS = {

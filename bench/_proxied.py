@@ -142,14 +142,14 @@ class JudgedPage:
 
 
 def proxy(port: int, upstream_port: int, *, watched: bool) -> None:
-    from anaphora.proxy.exchange import Observer
+    from anaphora.proxy.observing import Observer
     from anaphora.proxy.routes import default_routes
     from anaphora.proxy.server import running
 
     observers: list[Observer] = []
     pages = None
     if watched:
-        from anaphora.proxy.judging import Judge
+        from anaphora.traffic.judging import Judge
 
         judge = Judge()
         observers.append(judge)

@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anaphora.analysis import request_log, trace
+from anaphora.analysis import trace
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import Trace
 from anaphora.analysis.trace.log_lines import FoundTrace, numbered
 from anaphora.analysis.trace.predict import Predictor
 from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.traffic import log_traces
 
 Json = dict[str, Any]
 TEXT = "lorem ipsum dolor " * 6
@@ -166,7 +167,7 @@ def session_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]
 
         def make_log(size: int, rewound: bool = rewound) -> Callable[[], object]:
             data = _encoded(size, requests, rewound=rewound)
-            return lambda: list(request_log.read(numbered(data, "file")))
+            return lambda: list(log_traces.read(numbered(data, "file")))
 
         yield f"session file, request log, {kind}", make_log
 

@@ -26,20 +26,19 @@ from anaphora import Call, Message, Params, PromptIR, Text, Tool, ToolCall, cata
 from anaphora.analysis.lint.checks import lint_request, lint_text
 from anaphora.cache.verdict import SentCall, judge
 from anaphora.client.structured import output_of
-from anaphora.emulator.replies.schema_cost import pattern_units
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import could_be_secret, shown_text, shown_url
 from anaphora.redactor import Redactor
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.media import not_text
-from anaphora.serving.guard import HostGuard
+from anaphora.serving.app import HostGuard
 from anaphora.tokens import Counts
 from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
-from anaphora.wire.errors import overflow_class, retry_after
+from anaphora.wire.errors import overflow_class
 from anaphora.wire.message_dicts import read_message
 from anaphora.wire.parts import reply_events
-from anaphora.wire.ratelimits import read_limits
+from anaphora.wire.response_headers import read_limits, retry_after
 
 LARGEST = 4 * 1024 * 1024
 DOUBLINGS = 4
@@ -340,7 +339,7 @@ def other_cases() -> Iterator[tuple[str, Make]]:
 
 
 def text_cases() -> Iterator[tuple[str, Make]]:
-    """Readers of one text: redaction, headers, names, documents, patterns of schemas."""
+    """Readers of one text: redaction, headers, names, documents."""
     redactor = Redactor(
         ["sk-ant-api03-9aF3xLq8Rb5kMx7Hq2Zt9v", "sk-sk-sk-sk-sk-sk-sk-sk-ss", "a-a-a-a-ab"]
     )
@@ -355,7 +354,6 @@ def text_cases() -> Iterator[tuple[str, Make]]:
             {"ratelimit": text, "ratelimit-policy": text, "x-ratelimit-reset-requests": text}
         ),
         "document": lambda text: not_text(Kind.DOCUMENT, len(text), f'"data:text/{text}'.encode),
-        "pattern of a schema": pattern_units,
         "field of a message": lambda text: read_message({"role": "user", text: 1}, "message"),
         "type of a part": lambda text: read_message(
             {"role": "user", "content": [{"type": text}]}, "message"

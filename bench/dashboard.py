@@ -31,7 +31,7 @@ from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.pages.conversations import ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.pages.providers import ProvidersPage
-from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, Section, Site, page_request
 
 DAYS = 30
@@ -78,7 +78,7 @@ def measure(folder: Path, calls: int) -> None:
     now = last_time(log)
     for old in folder.glob("dashboard.db*"):
         old.unlink()
-    source = RollupSource(folder / "dashboard.db", log, clock=lambda: now)
+    source = LogCalls(folder / "dashboard.db", log, clock=lambda: now)
     wall, cpu = fill(source)
     filled = source.state().calls
     rate = filled / wall
@@ -103,7 +103,7 @@ def measure(folder: Path, calls: int) -> None:
     print(json.dumps(result))
 
 
-def fill(source: RollupSource) -> tuple[float, float]:
+def fill(source: LogCalls) -> tuple[float, float]:
     """Sums the log; the seconds, and those of the processor."""
     shown = began = time.perf_counter()
     cpu = time.thread_time()
@@ -236,7 +236,7 @@ def log_size(log: Path) -> int:
 # ── Pages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def pages(source: RollupSource, now: float) -> Iterator[tuple[str, str, str]]:
+def pages(source: LogCalls, now: float) -> Iterator[tuple[str, str, str]]:
     """Names, paths and queries."""
     newest = source.conversations(page_request("GET", "", "range=month", now).view, 1)
     for range_name in ("hour", "day", "week", "month"):
@@ -266,7 +266,7 @@ def pages(source: RollupSource, now: float) -> Iterator[tuple[str, str, str]]:
     )
 
 
-def page_time(source: RollupSource, path: str, query: str, now: float) -> tuple[float, float]:
+def page_time(source: LogCalls, path: str, query: str, now: float) -> tuple[float, float]:
     """Milliseconds, and those of the processor: the medians of three requests."""
     pages: dict[str, Page] = {
         "": OverviewPage(source),

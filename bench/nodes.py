@@ -38,7 +38,7 @@ from _served import Child, child, load
 from ledger import Case, measure
 from planner import PROVIDERS
 
-from anaphora.daemon.shared_state import SharedState
+from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.postgres.address import PostgresAddress
 from anaphora.wording import counted
@@ -176,7 +176,7 @@ def bill_ratios(quick: bool) -> dict[str, float]:
 
 async def _bill(url: str, calls: list[made.Sent], count: int, dialect: str, seed: int) -> float:
     """Of all calls, each by a node that is drawn."""
-    shared = [SharedState.open(url, nodes=lambda: count) for _ in range(count)]
+    shared = [RedisState.of(url, nodes=lambda: count) for _ in range(count)]
     for state in shared:
         await state.start()
     nodes, route, total = Nodes(shared, calls[0].call.model, dialect), random.Random(seed), 0.0

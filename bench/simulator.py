@@ -107,7 +107,7 @@ AT_ONCE, TURNS, BLOCK = 100, 20, 1000
 def prompt(conversation: int, turn: int) -> TokenRuns:
     blocks: list[tuple[Hashable, int]] = [("system", 2000), (conversation, 500)]
     blocks += [((conversation, at), 100) for at in range(turn)]
-    return TokenRuns(blocks, markers=(Mark(0, "1h"), Mark(len(blocks) - 1, "5m")))
+    return TokenRuns.given(blocks, markers=(Mark(0, "1h"), Mark(len(blocks) - 1, "5m")))
 
 
 def blocks(calls: int) -> list[float]:

@@ -34,8 +34,8 @@ from support.servers import (  # noqa: E402
     RedisServer,
     ServerFailed,
     ServerMissing,
-    wait_until,
 )
+from support.waiting import wait_until  # noqa: E402
 
 from anaphora import emulator  # noqa: E402
 from anaphora.cli.terminal import Terminal, table  # noqa: E402

@@ -27,11 +27,10 @@ from support.dashboard_data import filled_daemon, varied_calls  # noqa: E402
 from anaphora import emulator  # noqa: E402
 from anaphora.daemon.access.identity import ADMIN  # noqa: E402
 from anaphora.emulator.server import Emulator  # noqa: E402
-from anaphora.proxy.judging import Judge  # noqa: E402
-from anaphora.proxy.page import WatchPage  # noqa: E402
+from anaphora.proxy.page import WatchedCalls, WatchPage  # noqa: E402
 from anaphora.proxy.routes import default_routes  # noqa: E402
 from anaphora.proxy.server import running  # noqa: E402
-from anaphora.proxy.watched_calls import WatchedCalls  # noqa: E402
+from anaphora.traffic.judging import Judge  # noqa: E402
 
 WIDTH = 1_280
 GUIDE = "You answer questions about orders, and name the order in each answer. " * 120

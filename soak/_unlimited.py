@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _served import serve
 
-from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
+from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.faults import Faults
 from anaphora.emulator.server import application
 from anaphora.serving.exchange import ConnectionEnded

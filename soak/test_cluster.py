@@ -22,8 +22,9 @@ import httpx
 import pytest
 from support.cluster import Cluster, has_nginx
 from support.daemon import GRANT
-from support.servers import ROOT, PostgresServer, RedisServer, wait_until
+from support.servers import ROOT, PostgresServer, RedisServer
 from support.streaming_provider import streaming_provider
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
@@ -114,7 +115,7 @@ def test_revocation_on_another_node_ends_a_stream_within_a_second(
             extensions={f"app-{number}": grant for number in range(REVOCATIONS)},
             fork=True,
         )
-        with cluster, httpx.Client(timeout=30) as client:
+        with cluster, httpx.Client(timeout=PATIENCE) as client:
             for number, (app, token) in enumerate(cluster.tokens.items()):
                 node = cluster.nodes[1 + number % 2]
                 url = f"{node.url}/v1/chat/completions"
@@ -154,7 +155,7 @@ def test_nodes_killed_under_load_lose_and_exceed_nothing(
             headers = {"x-api-key": cluster.tokens["demo"]}
 
             def calls(seed: int) -> None:
-                with httpx.Client(timeout=60, headers=headers) as client:
+                with httpx.Client(timeout=PATIENCE, headers=headers) as client:
                     for number in range(1_000_000):
                         if stopping.is_set():
                             return

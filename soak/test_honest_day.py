@@ -14,14 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import asyncpg
 import httpx
+import pytest
+from msgspec import structs
 from support.cluster import Cluster, Node
 from support.daemon import GRANT, NO_TLS, create_home
 from support.honest_apps import WIRES, Answer, Bill, Chat, charges, provider_bills
 from support.ledgers import memory_folder
 from support.servers import PostgresServer
+from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.catalog import Price
+from anaphora.emulator import EmulatorOptions, Latency, journal
+from anaphora.emulator.journal import JournalEntry
 from anaphora.emulator.server import Emulator
 
 APPS = ("one", "two")
@@ -35,9 +40,22 @@ PAUSE = 1200.0
 
 @contextlib.contextmanager
 def provider() -> Iterator[Emulator]:
+    """Its clock goes ahead of the daemon's (`pause`), and DeepSeek has other prices in some hours:
+    those of the daemon's time apply."""
     options = EmulatorOptions(latency=Latency(first=0.01), any_model=True, remembered=10_000)
-    with emulator.running(options) as running:
+    with emulator.running(options) as running, pytest.MonkeyPatch.context() as patch:
+        price = journal._price
+
+        def price_without_pauses(entry: JournalEntry) -> Price | None:
+            return price(structs.replace(entry, at=entry.at - running.engine.offset))
+
+        patch.setattr(journal, "_price", price_without_pauses)
         yield running
+
+
+def pause(emu: Emulator) -> None:
+    emu.requests()  # which finds the price of each call so far
+    emu.advance(PAUSE)
 
 
 def conversations(seed: int) -> list[Chat]:
@@ -73,7 +91,7 @@ def clients(urls: list[str], tokens: dict[str, str]) -> Iterator[Callable[[Chat]
                     httpx.Client(
                         base_url=url,
                         headers={"authorization": f"Bearer {token}"},
-                        timeout=60,
+                        timeout=PATIENCE,
                         verify=NO_TLS,
                     )
                 )
@@ -122,7 +140,7 @@ def test_daemon_that_is_started_again() -> None:
                     calls += turns(chats, client_of)
             finally:
                 node.stop()
-            emu.advance(PAUSE)
+            pause(emu)
         check(calls, provider_bills(emu), charges(home))
 
 
@@ -141,7 +159,7 @@ def test_nodes_that_are_stopped_in_turn() -> None:
                 with clients(urls, cluster.tokens) as client_of:
                     calls += turns(chats, client_of)
                 cluster.start_missing()
-                emu.advance(PAUSE)
+                pause(emu)
         charged = asyncio.run(shared_charges(url))
         check(calls, provider_bills(emu), charged)
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import httpx
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings, strategies
 from support.temporary import memory_place
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.catalog import Profile
@@ -60,6 +62,9 @@ def pytest_configure() -> None:
     # Each client of an SDK reads what it trusts: of the system's, that takes a tenth of a second.
     authority = HERE / "support" / "authority.pem"
     os.environ["SSL_CERT_FILE"] = str(authority)
+    # Of requests that name no timeout.
+    for part in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, PATIENCE)
 
 
 @pytest.hookimpl(wrapper=True)

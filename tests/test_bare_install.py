@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 
@@ -408,7 +409,7 @@ def test_suggested_commands_work_from_a_wheel(
         with urllib.request.urlopen(f"{url}/_emulator") as page:
             assert page.status == 200
         server.send_signal(signal.SIGINT)
-        assert server.wait(30) in (0, 130)
+        assert server.wait(PATIENCE) in (0, 130)
 
 
 def test_emulator_without_its_extra_names_the_command(installed: Callable[[str], Run]) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from support import servers
-from support.servers import NginxServer, PostgresServer, RedisServer, ServerMissing, wait_until
+from support.servers import NginxServer, PostgresServer, RedisServer, ServerMissing
+from support.waiting import wait_until
 
 
 def rows(server: PostgresServer, url: str) -> list[int]:

@@ -24,8 +24,7 @@ from anaphora import (
 )
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.session import PrefixWarning
-from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions, Latency
+from anaphora.emulator import Emulator, EmulatorOptions, Latency
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import PromptCachePlan
 

@@ -39,6 +39,7 @@ from .values import (
 from .values import attachments as _attachments
 from .values import codec as _codec
 from .values import conversation as _conversation
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from .client.sync import Client, SyncSession
     from .integrations.sdk import observe, observing
     from .tools import ToolRegistry
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",

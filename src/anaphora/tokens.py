@@ -116,7 +116,8 @@ class Counts:
             return math.ceil(text / per_token) + other
         known = lead.known.get((chunks, per_token))
         if known is None:
-            known = lead.known[chunks, per_token] = self.size(chunks).tokens(per_token)
+            text, other = self.size(chunks)
+            known = lead.known[chunks, per_token] = math.ceil(text / per_token) + other
         return known
 
     def size(self, chunks: int) -> Size:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.audit_logs import BACKENDS, envelope, settle, with_tests, written
+from support.audit_logs import envelope, settle, with_tests, written
 from support.postgres_logs import (
     KEY,
     add_node,
@@ -732,13 +732,12 @@ def test_anchors_written_anew_under_an_invented_key_are_found(
 # ── Moving ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 def test_a_log_of_files_is_moved_as_a_chain(
-    place: tuple[PostgresLog, str], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    place: tuple[PostgresLog, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, url = place
     monkeypatch.setattr("anaphora.audit.chains._COPIED", 4)
-    source = written(tmp_path / name, 10, segment_bytes=2_000)
+    source = written(tmp_path / "audit", 10, segment_bytes=2_000)
     written(source, 3)
     before = verify(source)
     progress: list[int] = []
@@ -757,20 +756,18 @@ def test_a_log_of_files_is_moved_as_a_chain(
     execute(url, "UPDATE audit_rows SET at = at - interval '2 days' WHERE chain = 2")
     assert [mark.chain for mark in prune(log, keep_days=1).chains or ()] == [2]
     execute(url, "DELETE FROM audit_rows WHERE chain = $1 AND seq = 5", copied.chain)
-    with pytest.raises(ChainBroken, match=f"row 5 .chain {copied.chain}, {name}"):
+    with pytest.raises(ChainBroken, match=f"row 5 .chain {copied.chain}, audit"):
         verify(log)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 def test_a_log_that_was_pruned_or_killed_is_moved(
-    place: tuple[PostgresLog, str], tmp_path: Path, name: str
+    place: tuple[PostgresLog, str], tmp_path: Path
 ) -> None:
     log, url = place
-    source = written(tmp_path / name, 10, segment_bytes=2_000)
+    source = written(tmp_path / "audit", 10, segment_bytes=2_000)
     prune(source, keep_days=1e-9)
-    if source.is_dir():
-        last = sorted(source.iterdir())[-1]
-        last.write_bytes(last.read_bytes() + b'{"schema_version":1,"seq":')
+    last = sorted(source.iterdir())[-1]
+    last.write_bytes(last.read_bytes() + b'{"schema_version":1,"seq":')
     copied = in_database(url, lambda one: copy_log(one, source, key=KEY))
     assert checked(log).chains[0].first > 1
     assert copied.rows == len([*rows(log)])

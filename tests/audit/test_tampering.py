@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.audit_logs import envelope, written
+from support.audit_logs import envelope, sqlite_log, written
 
 from anaphora.audit.chain import ChainHead, seal
 from anaphora.audit.envelope import AuditRow, decode
@@ -137,10 +137,10 @@ def _other_hash(line: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
-    for name in ("audit", "audit.db"):
-        path = written(folder / name, 0, segment_bytes=SEGMENT_BYTES)
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        _write(path, folder / f"{name}.anchor")
+    path = written(folder / "audit", 0, segment_bytes=SEGMENT_BYTES)
+    shutil.rmtree(path)
+    _write(path, folder / "audit.anchor")
+    sqlite_log(folder / "audit.db", (line for _, line in _lines_of(path)))
     return folder
 
 
@@ -158,24 +158,15 @@ def _write(path: Path, anchor: Path) -> None:
 
 def _lines_of(path: Path) -> list[tuple[str, bytes]]:
     """The segment and the bytes of each row."""
-    if path.is_dir():
-        return [
-            (file.name, line)
-            for file in sorted(path.glob("*.jsonl"))
-            for line in file.read_bytes().splitlines()
-        ]
-    with sqlite3.connect(path) as database:
-        return [("", row[0]) for row in database.execute("SELECT line FROM rows ORDER BY seq")]
+    return [
+        (file.name, line)
+        for file in sorted(path.glob("*.jsonl"))
+        for line in file.read_bytes().splitlines()
+    ]
 
 
 def _store(path: Path, before: list[tuple[str, bytes]], lines: Lines) -> None:
     """The lines in the segments where they were; what is new, where its neighbours are."""
-    if not path.is_dir():
-        with sqlite3.connect(path) as database:
-            database.execute("DELETE FROM rows")
-            rows = [(index + 1, line) for index, line in enumerate(lines)]
-            database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
-        return
     names = [name for name, _ in before]
     for file in path.glob("*.jsonl"):
         file.unlink()
@@ -187,34 +178,47 @@ def _store(path: Path, before: list[tuple[str, bytes]], lines: Lines) -> None:
 
 
 @pytest.mark.parametrize("name", TAMPERINGS)
-@pytest.mark.parametrize("backend", ["audit", "audit.db"])
 def test_a_changed_log_is_found(
-    backend: str, name: str, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tampering, path, anchor = TAMPERINGS[name], tmp_path / backend, logs / f"{backend}.anchor"
-    copy = shutil.copytree if (logs / backend).is_dir() else shutil.copy
-    copy(logs / backend, path)
+    tampering, path, anchor = TAMPERINGS[name], tmp_path / "audit", logs / "audit.anchor"
+    shutil.copytree(logs / "audit", path)
     before = _lines_of(path)
     assert len(before) == LAST
     assert main(["audit", "verify", str(path), "--anchor", str(anchor)]) == 0
     capsys.readouterr()
 
     _store(path, before, tampering.change([line for _, line in before]))
-    expected = tampering.code
-    if backend == "audit.db" and not tampering.change([line for _, line in before]):
-        expected = 0  # a file without rows is an empty log, which only the anchor tells apart
-    assert main(["audit", "verify", str(path)]) == expected
+    assert main(["audit", "verify", str(path)]) == tampering.code
     printed = capsys.readouterr()
     if tampering.row is not None:
         assert f"row {tampering.row:,}" in printed.err
         assert not printed.out
     anchored = tampering.code if tampering.anchored is None else tampering.anchored
-    if backend == "audit.db" and expected != tampering.code:
-        anchored = 3
     assert main(["audit", "verify", str(path), "--anchor", str(anchor), "--json"]) == anchored
     printed = capsys.readouterr()
     if anchored in (3, 4, 6):
         assert json.loads(printed.out)["ok"] is False
+
+
+@pytest.mark.parametrize("name", TAMPERINGS)
+def test_a_changed_sqlite_log_is_not_moved(
+    name: str, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tampering, folder = TAMPERINGS[name], tmp_path / "moved"
+    lines = tampering.change([line for _, line in _lines_of(logs / "audit")])
+    path = sqlite_log(tmp_path / "audit.db", lines)
+    assert main(["audit", "move", str(path), str(folder)]) == tampering.code
+    assert folder.exists() == (not tampering.code)
+    printed = capsys.readouterr()
+    if tampering.row is not None:
+        assert f"row {tampering.row:,}" in printed.err
+        assert not printed.out
+        assert main(["audit", "move", str(path), str(folder), "--json"]) == tampering.code
+        assert json.loads(capsys.readouterr().out)["row"] == tampering.row
+    if not tampering.code:  # found as in the log itself
+        anchor = str(logs / "audit.anchor")
+        assert main(["audit", "verify", str(folder), "--anchor", anchor]) == tampering.anchored
 
 
 def test_segments_hold_several_rows_each(logs: Path) -> None:
@@ -267,7 +271,7 @@ def test_changes_of_the_tables_are_found(
     shutil.copy(logs / "audit.db", path)
     with sqlite3.connect(path) as database:
         database.execute(change)
-    code = main(["audit", "verify", str(path)])
+    code = main(["audit", "move", str(path), str(tmp_path / "moved")])
     errors_printed = capsys.readouterr().err
     if change == "DELETE FROM start":
         assert code == 0, "a log that begins with row 1 needs none"

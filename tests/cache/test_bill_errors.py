@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.cache.bill_errors import BillErrors
+from anaphora.cache.read_history import BillErrors
 
 ONE = ("model", "loop"), ("model",), ()
 

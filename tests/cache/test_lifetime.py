@@ -10,7 +10,7 @@ from support.planted import PLACES, body, grown, spec, split, verdict_of
 from support.tables import each_row
 
 from anaphora import catalog
-from anaphora.cache.lifetime import (
+from anaphora.cache.sent_call import (
     expiry,
     is_alive,
     last_ttl,

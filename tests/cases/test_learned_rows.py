@@ -21,9 +21,9 @@ from anaphora.catalog import dialects
 from anaphora.cli.common import anaphora as cli
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator, running
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running as proxied
+from anaphora.traffic.judging import Judge
 
 MODEL = "gpt-5.5"
 ROWS = """

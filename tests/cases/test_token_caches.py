@@ -17,9 +17,8 @@ from support.emulated_client import KEY
 from anaphora import AsyncClient, catalog, wire
 from anaphora.analysis.lint import Costs
 from anaphora.analysis.lint.checks import lint_samples
-from anaphora.analysis.sent_requests import RequestDefaults, SentRequest, read_request
 from anaphora.analysis.trace.log_lines import LogLine
-from anaphora.cache.prefix import first_difference
+from anaphora.cache.sent_call import first_difference
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.cli.main import main
@@ -27,6 +26,8 @@ from anaphora.emulator.server import Emulator
 from anaphora.prompt import PromptCachePlan
 from anaphora.tokens import Counts
 from anaphora.tools import ToolRegistry
+from anaphora.traffic.request_log import read_request
+from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
 from anaphora.values import Conversation, Message
 
 TAILS = {

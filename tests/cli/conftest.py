@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+from support.waiting import PATIENCE
 
 from anaphora.cli.main import main
 
@@ -73,7 +74,7 @@ def run_process() -> Run:
             env=_environment(**extra),
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.emulated_client import AT_ONCE
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.cli.main import main
-from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.replies.script import Script
 
 CANARY = "sk-canary-51c7"
@@ -253,9 +253,6 @@ def test_provider_and_model_choice(
         (("-p", "keyless", "hello"), 7, "the environment variable $NOBODY_SETS_THIS is not set"),
         (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or use another provider with -p"),
         (("-c", "hello"), 2, "there is no conversation to continue"),
-        (("--conversation", "../../etc/passwd", "hello"), 2, "is not an id; --list shows them"),
-        (("--conversation", "2026", "hello"), 2, "no such conversation; --list shows all of them"),
-        (("-c", "--conversation", "x", "hello"), 2, "--continue or --conversation ID, not both"),
         (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate and --config exclude each other"),
         (("--effort", "enormous", "hello"), 2, "'enormous' is not one of 'none', 'minimal', 'low'"),
         (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
@@ -456,28 +453,35 @@ def test_continued_conversation_keeps_provider_and_model(ask: Ask) -> None:
     assert ask("-c", "--json", "-m", "claude/claude-opus-5", "hello").json["provider"] == "claude"
 
 
-def test_continue_last_or_by_id(ask: Ask) -> None:
+def test_continue_is_of_the_last_conversation(ask: Ask, home: Path) -> None:
     first = ask("--json", "hello").json["conversation"]
     time.sleep(0.01)
     second = ask("--json", "hello").json["conversation"]
-    assert ask("-c", "--json", "hello").json["conversation"] == second
-    assert ask("--conversation", first, "--json", "hello").json["conversation"] == first
-    assert ask("-c", "--json", "hello").json["conversation"] == first
-    result = ask("--conversation", first[:4], "hello")
-    assert (result.code, "2 conversations begin with it" in result.err) == (2, True)
-
-
-def test_list_of_conversations(ask: Ask, home: Path) -> None:
-    assert ask("--list").err == "no conversations yet\n"
-    (home / "notes.txt").write_text("notes")
-    id = ask("--json", "-f", "notes.txt", "hello").json["conversation"]
+    assert ask("-c", "--json", "hello").json["conversation"] == second != first
     (home / "data/anaphora/conversations/broken.jsonl").write_text('{"nonsense": 1}\n')
-    shown = ask("--list")
-    assert shown.code == 0
-    assert [line.split()[0] for line in shown.out.splitlines()] == ["id", "broken", id]
-    assert "unreadable" in shown.out
-    (_, fields) = ask("--list", "--json").json["conversations"]
-    assert (fields["id"], fields["messages"], fields["question"]) == (id, 2, "hello")
+    assert ask("-c", "--json", "hello").json["conversation"] == second
+
+
+@pytest.mark.parametrize("words", [("--conversation", "x", "hello"), ("--list",)])
+def test_removed_option_names_continue(ask: Ask, words: tuple[str, ...]) -> None:
+    result = ask(*words)
+    assert (result.code, result.out) == (2, "")
+    assert f"No such option '{words[0]}'" in result.err
+    assert "continues the last conversation only: --continue" in result.err
+
+
+def test_conversation_of_an_earlier_version_is_continued(ask: Ask, home: Path) -> None:
+    """Written by commit f17e2632."""
+    folder = home / "data/anaphora/conversations"
+    folder.mkdir(parents=True)
+    fixture = Path(__file__).parent / "fixtures" / "20261118-020000-a0d7.jsonl"
+    (folder / fixture.name).write_bytes(fixture.read_bytes())
+    fields = ask("-c", "--json", "hello again").json
+    assert fields["conversation"] == fixture.stem
+    assert (fields["provider"], fields["model"]) == ("claude", "claude-opus-5-5")
+    assert fields["answer"] == "Hello yourself."
+    assert lines(home)[0]["settings"]["system"] == "You are terse."
+    assert roles(home) == ["user", "assistant"] * 2
 
 
 def test_failed_call_and_no_keep_store_nothing(ask: Ask, home: Path) -> None:
@@ -533,8 +537,6 @@ def test_emulated_conversations_are_separate(ask: Ask, home: Path) -> None:
     made_up = ask("--emulate", "--json", "hello").json["conversation"]
     assert ask("--emulate", "-c", "--json", "hello").json["conversation"] == made_up
     assert ask("-c", "--json", "hello").json["conversation"] == id
-    result = ask("--conversation", made_up, "hello")
-    assert (result.code, "continue it with --emulate" in result.err) == (2, True)
 
 
 # ── Content ────────────────────────────────────────────────────────────────────────────────────
@@ -611,7 +613,7 @@ def test_max_turns_and_resume(ask: Ask, home: Path) -> None:
     tool = ("--tool", "fares:find_fare")
     result = ask(*tool, "--max-turns", "1", "A fare to Rome?")
     assert result.code == 1
-    assert f"resume with `anaphora ask --conversation {conversation(home).stem}`" in result.err
+    assert "resume with `anaphora ask --continue`" in result.err
     assert roles(home) == ["user", "assistant", "tool"]
     assert ask(*tool, "-c").out == "89 EUR, then.\n"
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -746,7 +748,7 @@ def test_interrupted_answer_is_printed(home: Path, emu: Emulator, how: tuple[str
         else:
             begun = asking.stdout.read(4)
         asking.send_signal(signal.SIGINT)
-        out, err = asking.communicate(timeout=30)
+        out, err = asking.communicate(timeout=PATIENCE)
     assert asking.returncode == 130
     assert err == b"anaphora: interrupted; the incomplete answer is not stored\n"
     if how:
@@ -814,8 +816,6 @@ def test_key_is_not_an_argument(ask: Ask, option: str) -> None:
 
 
 def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
-    id = ask("--json", "hello").json["conversation"]
-
     def complete(*words: str) -> list[str]:
         line = " ".join(("anaphora", "ask", *words))
         result = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
@@ -826,7 +826,6 @@ def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
     assert complete("-p", "ma") == ["main"]
     assert complete("-m", "gpt/") == ["gpt/gpt-5.6", "gpt/gpt-5.2"]
     assert complete("-p", "gpt", "-m", "gpt-5.6") == ["gpt-5.6"]
-    assert complete("--conversation", id[:6]) == [id]
     assert complete("--effort", "x") == ["xhigh"]
     (home / "llm.yaml").write_text("what: is this")
     assert complete("-p", "c") == []

@@ -85,11 +85,9 @@ def test_continue_is_the_last_conversation(run: Any, two: Path, option: str) -> 
     assert none.returncode == 2
     assert "--continue: there is no conversation to continue" in none.stderr
     assert run("ask", "hi").returncode == 0
-    first = run("ask", "--list", "--json").stdout
     assert run("ask", option, "hi again").returncode == 0
-    again = run("ask", "--list", "--json").stdout
-    assert first.count('"id"') == again.count('"id"') == 1
-    assert '"messages": 4' in again
+    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
+    assert stored.read_text().count('{"message":') == 4
 
 
 @pytest.mark.parametrize(
@@ -125,19 +123,11 @@ def test_provider_that_is_gone_is_named(run: Any, two: Path) -> None:
     assert run("ask", "-c", "-p", "gpt", "hi").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("-c --emulate", "there is no conversation with the emulator to continue"),
-        ("--conversation {id} --emulate", "was started without --emulate"),
-    ],
-)
-def test_continue_with_the_emulator(run: Any, two: Path, options: str, message: str) -> None:
+def test_continue_with_the_emulator(run: Any, two: Path) -> None:
     assert run("ask", "hi").returncode == 0
-    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
-    shown = run("ask", *options.format(id=stored.stem).split(), "hi")
+    shown = run("ask", "-c", "--emulate", "hi")
     assert shown.returncode == 2
-    assert message in shown.stderr
+    assert "there is no conversation with the emulator to continue" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -163,8 +153,8 @@ def test_where_the_question_comes_from(
         check=True,
     )
     assert done.stdout
-    listed = run("ask", "--list").stdout
-    assert asked in listed
+    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
+    assert asked in stored.read_text()
 
 
 @pytest.mark.parametrize("command", ["ask", "explain", "lint", "roundtrip", "simulate"])

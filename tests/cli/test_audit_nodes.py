@@ -13,7 +13,7 @@ from support.postgres_logs import execute, fill_chains, in_database, migrated
 from support.servers import PostgresServer
 
 from anaphora.audit.log_postgres import PostgresLog, append_rows
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
 
@@ -127,8 +127,8 @@ def test_show_prints_the_newest_calls_of_all_nodes(run: Any, home: Path) -> None
     for number, message in (
         ("3", "has several chains: write --row CHAIN:3"),
         ("2:99", "there is no row 99 in chain 2"),
-        ("2:x", "'2:x' is no number of a row: write 17, or CHAIN:17"),
-        ("0", "'0' is no number of a row"),
+        ("2:x", "'2:x' is not a row number: write 17, or CHAIN:17"),
+        ("0", "'0' is not a row number"),
     ):
         result = run("audit", "show", str(home), "--row", number)
         assert result.returncode != 0

@@ -18,7 +18,7 @@ from support.emulated_client import AT_ONCE
 from anaphora import AsyncClient, catalog, emulator, wire
 from anaphora.client.transport import HttpRequest
 from anaphora.client.transport.over_aiohttp import AiohttpResponse, AiohttpTransport
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from tour import INDEXED, STORY, TURNS, Workspace, script, state
 from tour.play import (
     REBUILT,

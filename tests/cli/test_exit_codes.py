@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from support.rich import REQUESTS
 from support.tables import each_row
+from support.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 EXCHANGE = {
@@ -235,7 +236,7 @@ def test_file_that_fails_while_it_is_read_is_named(
         ("ask --emulate --config {words} hi", "exclude"),
         ("ask --config {words} hi", "words.json"),
         ("ask --emulate --continue hi", "no conversation"),
-        ("ask --emulate --conversation nosuch hi", "nosuch"),
+        ("ask --emulate --conversation nosuch hi", "--continue"),
         ("completion cmd", "'cmd'"),
         ("config", ""),
         ("rules", ""),
@@ -320,7 +321,7 @@ def test_closed_streams(environment: Any, command: str, code: int) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == code, done.stderr
     assert "internal error" not in done.stdout + done.stderr

@@ -43,7 +43,7 @@ def test_every_command_has_help() -> None:
 
 
 def test_helper_modules_are_not_commands(run: Any) -> None:
-    for name in ("main", "common", "terminal", "log_files", "ask_chat"):
+    for name in ("main", "common", "terminal", "log_files", "ask_chat", "provider_choice"):
         assert run(name).returncode == 2
 
 

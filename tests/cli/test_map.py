@@ -11,17 +11,16 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
-from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import Emulator, EmulatorOptions
 from anaphora.emulator.faults import Faults
 
 CANARY = "sk-canary-8e21"
@@ -33,6 +32,14 @@ faults:
 """
 AT_ONCE = ("--visibility-delay", "0")
 Map = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def wait_for_results(process: subprocess.Popen[Any], file: Path, count: int) -> None:
+    def written() -> bool:
+        assert process.poll() is None
+        return file.exists() and file.read_bytes().count(b"\n") >= count
+
+    wait_until(written, f"{count} results are written")
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +136,7 @@ def test_a_killed_run_is_finished_by_ten_more_calls(
             stderr=subprocess.DEVNULL,
         )
         try:
-            until = time.monotonic() + 60
-            file = folder / "questions.results.jsonl"
-            while not file.exists() or file.read_bytes().count(b"\n") < 10:
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_for_results(process, folder / "questions.results.jsonl", 10)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -362,7 +364,7 @@ def test_progress_is_shown_on_a_terminal_only(
         pass
     finally:
         os.close(ours)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     assert b"20/20" in shown
     assert b"read from the cache" in shown
 
@@ -379,14 +381,9 @@ def test_an_interrupted_run_says_how_to_go_on(
             stderr=subprocess.PIPE,
             text=True,
         )
-        until = time.monotonic() + 60
-        file = folder / "questions.results.jsonl"
-        while not file.exists() or file.read_bytes().count(b"\n") < 10:
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_for_results(process, folder / "questions.results.jsonl", 10)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "10 of 20 done" in errors
     assert "the same command goes on from questions.results.jsonl" in errors

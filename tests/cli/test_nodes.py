@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +20,7 @@ from support.daemon import GRANT, TestedDaemon, running_daemon
 from support.emulated_client import Serving
 from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer
+from support.waiting import wait_until
 
 from anaphora.daemon.home import init
 from anaphora.daemon.nodes import membership
@@ -64,14 +64,6 @@ def values(done: CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-    return value
-
-
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])
 def test_tokens_of_apps_and_administrators(nodes: Nodes, run: Run, place: int) -> None:
     home = str(nodes.homes[place])
@@ -85,14 +77,14 @@ def test_tokens_of_apps_and_administrators(nodes: Nodes, run: Run, place: int) -
     assert added.returncode == 0, added.stderr
     token = added.stdout.strip()
     # The running node knows it within a second.
-    eventually(lambda: call(token) == 200)
+    wait_until(lambda: call(token) == 200)
     listed = values(run("apps", "list", "--home", home, "--json"))["apps"]
     assert [len(one["tokens"]) for one in listed if one["app"] == app] == [1]
     assert "has a token; replace it" in run("apps", "add", app, "--home", home).stderr
     second = values(run("apps", "rotate", app, "--home", home, "--json"))["token"]
-    eventually(lambda: call(second) == 200)
+    wait_until(lambda: call(second) == 200)
     assert values(run("apps", "revoke", app, "--home", home, "--json"))["revoked"]
-    eventually(lambda: call(token) == call(second) == 401)
+    wait_until(lambda: call(token) == call(second) == 401)
     admin = values(run("admin", "token", "--home", home, "--json"))
     revoked = run("admin", "revoke", admin["token_id"], "--home", home)
     assert revoked.stdout == f"revoked {admin['token_id']}\n"
@@ -104,7 +96,7 @@ def test_grants_and_spend(nodes: Nodes, run: Run, place: int, tmp_path: Path) ->
     home = str(nodes.homes[place])
     with nodes.running.client() as client:
         assert client.post("/v1/messages", json=MESSAGE).status_code == 200
-    checked = eventually(
+    checked = wait_until(
         lambda: (
             found
             if (found := run("grants", "check", "demo", "--home", home, "--json")).returncode == 0
@@ -160,7 +152,7 @@ def test_grants_apply(nodes: Nodes, run: Run, place: int, tmp_path: Path) -> Non
         checked = run("grants", "check", "demo", "--home", str(nodes.running.home), "--json")
         return float(json.loads(checked.stdout)["usd_per_day"])
 
-    eventually(lambda: limit() == 40 + place)
+    wait_until(lambda: limit() == 40 + place)
     shown = run("grants", "show", "--home", home)
     assert shown.stdout == file.read_text() + "\n"
     earlier = values(run("grants", "show", str(number - 1), "--home", home, "--json"))
@@ -201,7 +193,7 @@ def test_the_list_of_nodes(nodes: Nodes, run: Run, place: int) -> None:
         [row] = values(run("nodes", "--home", home, "--json"))["nodes"]
         return row if row["report"].get("address") else None
 
-    row = eventually(reported)
+    row = wait_until(reported)
     assert (row["name"], row["state"], row["version"]) == ("node-1", "alive", "0.1.0")
     assert row["report"]["address"] == nodes.running.url
     assert row["report"]["calls_per_minute"] >= 0
@@ -230,7 +222,7 @@ def test_drain(nodes: Nodes, run: Run, place: int, monkeypatch: pytest.MonkeyPat
     assert again == {"node": "node-1", "drained": True, "changed": False}
     undone = run("nodes", "drain", "node-1", "--undo", "--home", home)
     assert undone.stdout == "node-1 is in service again\n"
-    eventually(lambda: ready() == 200)
+    wait_until(lambda: ready() == 200)
     unknown = run("nodes", "drain", "node-7", "--home", home)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "no node node-7 runs; did you mean node-1?" in unknown.stderr

@@ -20,16 +20,17 @@ from click.testing import CliRunner
 from support.daemon import GRANT, NO_TLS, llm_yaml, running_daemon
 from support.emulated_client import LONG, MODELS, connected
 from support.session_breaks import MOMENT, STEPS, STORY
+from support.waiting import PATIENCE
 
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope, rows
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.cli.common import anaphora
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.traffic.judging import Judge
 
 #: By the name of the provider: that of the catalog, and the path at the proxy and the daemon.
 PLACES = {
@@ -120,7 +121,9 @@ def watched(emu: Emulator, name: str, calls: list[Sent], clock: Clock) -> list[S
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> None:
     kinds = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
-    answer = httpx.post(url, content=body, headers={**kinds, **headers}, verify=NO_TLS, timeout=30)
+    answer = httpx.post(
+        url, content=body, headers={**kinds, **headers}, verify=NO_TLS, timeout=PATIENCE
+    )
     assert answer.status_code == 200, answer.text
 
 

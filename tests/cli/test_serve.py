@@ -18,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 from support.daemon import KEY, NO_TLS, create_home
+from support.waiting import PATIENCE
 
 from anaphora.cli.main import main
 from anaphora.emulator.server import Emulator
@@ -173,7 +174,7 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
         assert answer.json()["usage"]["output_tokens"] > 0
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        log, rest = process.communicate(timeout=20)
+        log, rest = process.communicate(timeout=PATIENCE)
     assert (process.returncode, rest) == (0, "")
     messages = [json.loads(line)["message"] for line in log.splitlines()]
     assert {"request", "reloaded", "stopping when running calls have ended"} <= set(messages)

@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import pytest
 from support.daemon import GRANT, NO_TLS, running_daemon
+from support.waiting import PATIENCE
 
 from anaphora import catalog
 from anaphora.cli.emulated_home import emulated_providers
@@ -67,7 +68,9 @@ def test_every_provider_answers(short_folder: Path) -> None:
             assert token is not None
             assert emulator is not None
             headers = {"authorization": f"Bearer {token[1]}"}
-            with httpx.Client(base_url=url[1], headers=headers, verify=NO_TLS, timeout=60) as http:
+            with httpx.Client(
+                base_url=url[1], headers=headers, verify=NO_TLS, timeout=PATIENCE
+            ) as http:
                 for provider in sorted(PROVIDERS):
                     _ask(http, provider)
                 # Which provider has them is clear from their names.
@@ -78,7 +81,7 @@ def test_every_provider_answers(short_folder: Path) -> None:
             assert called == PROVIDERS
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 
 
@@ -122,7 +125,7 @@ def test_every_wire_of_every_provider_answers(tmp_path: Path, emu: Emulator) -> 
             base_url=daemon.url,
             headers={"authorization": f"Bearer {daemon.token('demo')}"},
             verify=NO_TLS,
-            timeout=60,
+            timeout=PATIENCE,
         ) as http,
     ):
         for id, entry in providers.items():

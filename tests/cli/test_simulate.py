@@ -118,7 +118,7 @@ def test_a_wide_range_stands_in_place_of_the_bill(log: Callable[..., Path]) -> N
     page = simulate(log(*(trace(id=f"talk {index}") for index in range(8)))).stdout
     assert re.search(r"talk 7 .* 0\.\d+ to 0\.\d+ +0\.\d+\n", page)
     assert not re.search(r"talk 0 .* to ", page)
-    assert "the range that nine bills in ten fall into" in " ".join(page.split())
+    assert "the range of nine bills in ten" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -422,7 +422,7 @@ def test_random_misses_give_expected_reads_with_a_range(log: Callable[..., Path]
 
 def test_range_is_printed_with_its_reason(log: Callable[..., Path]) -> None:
     text = simulate(log(openai_calls(10))).stdout
-    assert "Expected where providers miss at random, and the range of nine cases in ten" in text
+    assert "Expected if providers miss at random, and the range of nine cases in ten" in text
     assert re.search(r"openai/gpt-5.2: [234]% of reads find nothing, 1[0-9]% find a part", text)
 
 

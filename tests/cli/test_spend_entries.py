@@ -4,7 +4,6 @@ store in PostgreSQL."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from support.daemon import TestedDaemon, create_home, llm_yaml, running_daemon
 from support.ledgers import PostgresPlace, problems_of, rows
+from support.waiting import wait_until
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log_postgres import PostgresLog
@@ -41,13 +41,14 @@ def called(daemon: TestedDaemon) -> str:
     assert answer.status_code == 200, answer.text
     request = answer.headers["anaphora-request-id"]
     message = {"jsonrpc": "2.0", "id": 1, "method": "admin.spend.entries", "params": {}}
-    for _ in range(500):
+
+    def is_settled() -> bool:
         with daemon.client(ADMIN) as admin:
             found = admin.post("/rpc", json=message).json()["result"]["entries"]
-        if any(one["request_id"] == request for one in found):
-            return request
-        time.sleep(0.01)
-    raise AssertionError("never settled")
+        return any(one["request_id"] == request for one in found)
+
+    wait_until(is_settled, "the call is settled")
+    return request
 
 
 def listed(run: Any, home: Path, *options: str) -> list[dict[str, Any]]:

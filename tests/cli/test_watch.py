@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 import pytest
 from support import watched_agent
 from support.emulated_client import AT_ONCE
+from support.waiting import PATIENCE
 
 from anaphora.cli.main import main
 from anaphora.cli.watch_output import export_lines
@@ -389,7 +390,7 @@ def test_without_a_command_it_serves_until_it_is_interrupted(
         assert (call["kind"], call["status"]) == ("not_judged", 200)
         assert call["reason"] == "the provider is not known, and so are its cache rules"
         served.send_signal(signal.SIGINT)
-        rest, err = served.communicate(timeout=20)
+        rest, err = served.communicate(timeout=PATIENCE)
     assert served.returncode == 0
     assert json.loads(rest)["calls"] == 2
     assert f"anaphora: watching at {start['url']}" in err

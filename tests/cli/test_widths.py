@@ -161,7 +161,6 @@ def test_no_colours_in_a_pipe_unless_forced(run: Any, command: str) -> None:
         ["explain", *TURNS],
         ["lint", *TURNS],
         ["translate", "--to", "openai", TURNS[0]],
-        ["ask", "--list"],
         ["ask", "--emulate", "--no-keep", "hi"],
         ["ask", "--emulate", "--preview", "hi"],
         ["config", "schema"],

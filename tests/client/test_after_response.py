@@ -30,6 +30,7 @@ from anaphora.client.response import Record, Response
 from anaphora.client.retry import CircuitBreaker
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
+from anaphora.client.session.turns import SessionTurns
 from anaphora.client.sync import SyncSession
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
@@ -312,10 +313,10 @@ def test_timeout_while_a_connection_is_closed_keeps_the_response(
         )
         async with client:
             if through == "client":
-                answered = await client.complete("Hello?", "main", timeout=1)
+                answered = await client.complete("Hello?", "main", timeout=3)
             else:
                 chat = client.session("main")
-                answered = await chat.send("Hello?", timeout=1)
+                answered = await chat.send("Hello?", timeout=3)
                 assert len(chat.messages) == 2
                 assert chat.cost_usd == answered.cost_usd
             assert answered.text
@@ -553,7 +554,7 @@ def test_failing_step_loses_nothing(
         raise RuntimeError(f"{QUOTED} {KEY}")
 
     monkeypatch.setattr(step, fails)
-    monkeypatch.setattr("anaphora.client.pool.CircuitBreaker", RecoveredBreaker)
+    monkeypatch.setattr("anaphora.client.target.CircuitBreaker", RecoveredBreaker)
     with clean_log(caplog):
         played = play(way, emu, texts=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)
@@ -580,7 +581,7 @@ def test_failure_to_add_the_reply_to_the_conversation_gives_a_notice(
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Session, "_continue", fails)
+    monkeypatch.setattr(SessionTurns, "_continue", fails)
     played = play(way, emu)
     assert codes(played.answers[0]) == ["conversation_failed"]
     assert played.answers[0].text

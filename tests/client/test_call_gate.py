@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from support.emulated_client import LONG, connected
+from support.waiting import PATIENCE, until
 
 from anaphora import emulator
 from anaphora.client.fan_out.calls import CallWatch
 from anaphora.client.fan_out.gate import CallGate, _Released
-from anaphora.emulator import Latency
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Upstream
@@ -67,8 +67,7 @@ def test_a_call_that_comes_while_the_prefix_is_written_waits_for_it(emu: Emulato
         async with connected(emu, ["anthropic"]) as emulated:
             gate = CallGate(emulated.client, visibility_delay=0)
             first = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(2)]
-            while not emulated.transport.sent:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await until(lambda: emulated.transport.sent, "the first call is sent")
             late = await gate.complete("late?", system=LONG)
             assert (late.usage.read or 0) > 1000
             await asyncio.gather(*first)
@@ -126,8 +125,7 @@ def test_calls_that_were_sent_although_the_prefix_is_not_read_say_so(
         async with connected(emu, ["anthropic"]) as emulated:
             gate = CallGate(emulated.client, visibility_delay=0)
             first = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(8)]
-            while not emulated.transport.sent:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await until(lambda: emulated.transport.sent, "the first call is sent")
             late = await gate.complete("late?", system=LONG)
             after = await gate.complete("after?", system=LONG)
             responses = await asyncio.gather(*first)
@@ -160,8 +158,7 @@ def test_a_cancelled_first_call_lets_the_others_go(emu: Emulator) -> None:
             tasks = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(5)]
             await asyncio.sleep(0)
             tasks[0].cancel()  # before anything is sent
-            while not emulated.transport.sent:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await until(lambda: emulated.transport.sent, "the first call is sent")
             tasks[1].cancel()  # the first that was sent
             results = await asyncio.gather(*tasks, return_exceptions=True)
             cancelled = [isinstance(each, asyncio.CancelledError) for each in results]
@@ -194,7 +191,7 @@ def test_a_call_that_is_cancelled_when_it_may_be_sent_lets_the_others_go(
             for number in range(5):
                 call = gate.complete(f"{number}?", system=LONG)
                 tasks.append(asyncio.create_task(call))
-            done, waiting = await asyncio.wait(tasks, timeout=20)
+            done, waiting = await asyncio.wait(tasks, timeout=PATIENCE)
             for each in waiting:
                 each.cancel()
             assert done == set(tasks)
@@ -212,11 +209,10 @@ def test_a_call_waits_for_another_no_longer_than_its_own_timeout(emu: Emulator, 
             emulated.transport.faults = ["timeout", None]
             calls = [gate.complete(f"{i}?", system=LONG) for i in range(2)]
             hanging = [asyncio.create_task(call) for call in calls]
-            while late and not emulated.transport.sent:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            await until(lambda: not late or emulated.transport.sent, "the first call is sent")
             await asyncio.sleep(0)
             response = await asyncio.wait_for(
-                gate.complete("impatient?", system=LONG, timeout=1.0), 20
+                gate.complete("impatient?", system=LONG, timeout=3.0), PATIENCE
             )
             assert response.text
             assert not hanging[0].done()

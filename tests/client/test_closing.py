@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.emulated_client import LONG, connected
+from support.waiting import PATIENCE
 
 from anaphora import AsyncClient
 from anaphora.client import client as client_module
@@ -61,7 +62,7 @@ def test_close_does_not_wait_for_a_stopped_loop(
 
     with asyncio.Runner() as home:
         home.run(ask())
-        asyncio.run(asyncio.wait_for(client.close(), 30))
+        asyncio.run(asyncio.wait_for(client.close(), PATIENCE))
         (transport,) = transports
         home.run(transport.close())
 
@@ -75,7 +76,7 @@ def test_close_from_another_thread_runs_in_the_clients_loop(emu: Emulator) -> No
 
         def close() -> None:
             try:
-                asyncio.run(asyncio.wait_for(client.close(), 30))
+                asyncio.run(asyncio.wait_for(client.close(), PATIENCE))
             except BaseException as problem:
                 failed.append(problem)
 
@@ -115,7 +116,7 @@ def test_unresponsive_provider_does_not_block_closing(
             await chat.send("Two")
             assert any("cachedContents" in request.url for request in emulated.transport.sent)
             emulated.transport.faults = ["timeout"]
-            await asyncio.wait_for(emulated.client.close(), 30)
+            await asyncio.wait_for(emulated.client.close(), PATIENCE)
             assert emulated.transport.sent[-1].method == "DELETE"
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import re
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
@@ -34,14 +35,17 @@ from anaphora.cache.verdict import Verdict
 from anaphora.client import conversations as stores
 from anaphora.client.conversations import InProcessConversations
 from anaphora.client.session import Session, keeper
-from anaphora.client.session.saved import SavedConversation
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.client.session.saved import FORMAT
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, PrefixBroken, Upstream
 from anaphora.prompt import Segment
 from anaphora.values import SegmentRole, from_json, to_json
 
+EARLIER = msgspec.json.decode(
+    Path(__file__).parent.with_name("support").joinpath("stored_conversations.json").read_bytes()
+)
 TEXTS = [f"Question {number}: {'tell me more about it. ' * 20}" for number in range(12)]
 
 
@@ -298,7 +302,7 @@ class Failing(dict[str, bytes]):
 def test_failing_store_costs_a_notice_and_no_answer(
     emu: Emulator, how: str, wanted: list[str], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "TIMEOUT", 0.05)
+    monkeypatch.setattr(stores, "TIMEOUT", 0.5)
 
     async def run() -> None:
         store = Failing()
@@ -501,6 +505,28 @@ def test_failed_and_cancelled_turns_leave_the_store_as_it_was(emu: Emulator) -> 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_conversation_that_an_earlier_commit_stored_is_continued(emu: Emulator, wire: str) -> None:
+    """Written by f17e2632: the call is compared with the stored one, byte by byte."""
+    written = EARLIER["sessions"][wire]
+    store = {key: b64decode(value) for key, value in written["store"].items()}
+    rows = [msgspec.json.encode(row) for row in written["messages"]]
+
+    async def run() -> None:
+        async with opened(emu.url, wire, dict(store)) as client:
+            backend = Backend(client, wire, on_prefix_break="raise")
+            backend.rows = [rows[0].replace(b" 6241 ", b" 6242 "), *rows[1:]]
+            with pytest.raises(PrefixBroken, match=r"at character 3\d\d .*was `.* 6241 .*`, now"):
+                await backend.session().send("Go on")
+            backend.rows = list(rows)
+            response = await backend.session().send("Go on")
+            assert set(codes(response)) <= {"price_unknown"}
+            assert verdict_of(response).result != "first"
+            assert verdict_of(await backend.session().send("Go on")).result == "hit"
+
+    asyncio.run(run())
+
+
 # ── One id in several sessions ───────────────────────────────────────────────────────────────────
 
 
@@ -519,7 +545,7 @@ def test_two_requests_at_once_leave_one_consistent_conversation(emu: Emulator) -
             done = await asyncio.gather(one.send(f"A {numbers}"), two.send(f"B {numbers}"))
             assert [codes(response) for response in done] == [[], []]
             assert all(verdict_of(response).result == "hit" for response in done)
-            saved = SavedConversation.decode(store[stores.head_key("user-42")])
+            saved = FORMAT.decode(store[stores.head_key("user-42")])
             pieces = {stores.piece_key("user-42", name) for name in saved.pieces()}
             assert set(store) == {stores.head_key("user-42"), *pieces}
             last = one if saved.states[0].reply_id == done[0].reply.id else two
@@ -553,6 +579,23 @@ def test_fork_is_stored_under_its_own_id_or_not_at_all(emu: Emulator) -> None:
             assert str((await branch.send("Three")).record.verdict).startswith("Hit: ")
             with pytest.raises(InvalidRequest, match="only a session with an id"):
                 backend.session(None).fork(id="branch")
+
+    asyncio.run(run())
+
+
+def test_fork_of_a_loaded_conversation_is_compared_with_the_stored_call(emu: Emulator) -> None:
+    async def run() -> None:
+        store: dict[str, bytes] = {}
+        async with opened(emu.url, "anthropic", store) as client:
+            backend = Backend(client)
+            await backend.session().send(" ".join(str(n * n) for n in range(2000)))
+            before = dict(store)
+            chat = backend.session()
+            await chat.load()
+            fork = chat.fork()
+            assert fork.id is None
+            assert verdict_of(await fork.send("Two")).result == "hit"
+            assert store == before
 
     asyncio.run(run())
 

@@ -18,7 +18,7 @@ from support.emulated_client import AT_ONCE, LONG, MODELS, connected
 from anaphora import emulator
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Reasoning

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 from support.tables import each_row
+from support.waiting import PATIENCE
 
 from anaphora.client.dispatch import dispatch, dispatch_all
 from anaphora.tools import ToolRegistry
@@ -239,7 +240,7 @@ def test_result_of_a_timed_out_sync_tool_is_discarded() -> None:
         return result
 
     assert asyncio.run(main()).content == "timed out after 0.01 s"
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE)
 
 
 def test_cancelling_the_caller_cancels_the_tool() -> None:
@@ -330,7 +331,7 @@ def test_tools_that_never_return_block_nothing() -> None:
     @registry.tool
     def hang() -> None:
         """Hangs."""
-        release.wait(60)
+        release.wait(PATIENCE)
 
     @registry.tool
     def quick() -> str:
@@ -353,7 +354,7 @@ def test_tools_that_never_return_block_nothing() -> None:
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        assert ended.wait(20), "a call still waits for a tool"
+        assert ended.wait(PATIENCE), "a call still waits for a tool"
     finally:
         release.set()
 

@@ -18,10 +18,10 @@ from blake3 import blake3
 from support.emulated_client import AT_ONCE, LONG, MODELS, Connected, connected
 
 from anaphora import AsyncClient, emulator, errors
-from anaphora.cache.prefix import first_difference
+from anaphora.cache.sent_call import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning

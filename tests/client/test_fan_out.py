@@ -18,10 +18,12 @@ import pytest
 from support import virtual_time
 from support.emulated_client import KEY, LONG, connected, settings
 from support.paced_engine import PacedTransport
+from support.waiting import PATIENCE
 
 from anaphora import AsyncClient, Client, emulator
 from anaphora.client.fan_out import FanOutProgress
-from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
+from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
@@ -200,7 +202,7 @@ def test_nothing_waits_where_warming_saves_nothing(emu: Emulator, count: int, sy
             mapped = emulated.client.map(
                 QUESTIONS[:count], system=system or None, visibility_delay=3600
             )
-            result = await asyncio.wait_for(mapped, 30)
+            result = await asyncio.wait_for(mapped, PATIENCE)
             assert not result.errors
         assert not any(each["markers"] for each in generated(emu))
 
@@ -213,7 +215,7 @@ def test_a_prefix_that_is_cached_already_needs_no_wait(emu: Emulator) -> None:
             common: dict[str, Any] = {"system": LONG, "max_tokens": 16}
             await emulated.client.map(QUESTIONS[:3], visibility_delay=0, **common)
             mapped = emulated.client.map(QUESTIONS[3:8], visibility_delay=3600, **common)
-            await asyncio.wait_for(mapped, 30)
+            await asyncio.wait_for(mapped, PATIENCE)
         assert whole_prompts(emu) == 1
 
     asyncio.run(main())
@@ -434,7 +436,7 @@ def test_limits_of_the_configuration_delay_calls_and_lose_none(emu: Emulator) ->
         limits = {"concurrency": 2}
         async with connected(emu, ["anthropic"], limits=limits) as emulated:
             result = await emulated.client.map(
-                QUESTIONS, system=LONG, visibility_delay=0, timeout=1.0
+                QUESTIONS, system=LONG, visibility_delay=0, timeout=5.0
             )
             assert not result.errors
             assert any(attempt.queued for record in emulated.records for attempt in record.attempts)

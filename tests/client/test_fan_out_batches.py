@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 from support.emulated_client import AT_ONCE, KEY, LONG, connected, settings
+from support.waiting import PATIENCE
 
 from anaphora import AsyncClient, emulator
 from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.client import call_of
 from anaphora.client.fan_out import batch_apis, batches
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse, json_response
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
@@ -341,7 +342,7 @@ def kill_while_submitting(
         if request.method != "POST" or not request.path.endswith("/batches"):
             return receive(request, **options)
         response = receive(request) if arrives else EmulatorResponse(hang=True)
-        assert started.wait(30)
+        assert started.wait(PATIENCE)
         os.kill(child, signal.SIGKILL)
         return response
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 from support.emulated_client import MODELS, WIRES, Connected, connected
 from support.raw_server import RawServer, raw_server, reset
+from support.waiting import until
 
 from anaphora import errors
 from anaphora import wire as wires
@@ -34,6 +36,7 @@ from anaphora.values import (
     UsageUpdate,
 )
 
+MINUTE = 60.0
 #: Two attempts with small waits.
 BRISK: dict[str, Any] = {
     "retry": {"max_attempts": 2, "first_wait": 0.001},
@@ -139,13 +142,6 @@ async def ask(chat: Session, text: str, *, stream: bool, **options: Any) -> list
         return []
     async with chat.send(text, **options) as turn:
         return [event async for event in turn]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for a condition; only a hang takes longer than the limit."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - an event would need a hook in the transport
-            await asyncio.sleep(0.001)
 
 
 async def failing(
@@ -360,9 +356,9 @@ def test_timeout_before_the_response(emu: Emulator, stream: bool) -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
             chat = emulated.client.session("anthropic")
             emulated.transport.faults = ["timeout"]
-            problem, _ = await failing(chat, "Hello", stream=stream, timeout=0.1)
+            problem, _ = await failing(chat, "Hello", stream=stream, timeout=0.5)
             assert isinstance(problem, errors.Timeout)
-            assert problem.timeout_ms == 100
+            assert problem.timeout_ms == 500
             assert [attempt.error for attempt in problem.attempts] == ["Timeout"]
             await check_next_turn(emulated, chat, stream)
 
@@ -395,9 +391,9 @@ def test_caller_is_not_interrupted_between_two_events(emu: Emulator) -> None:
         async with connected(emu, ["anthropic"], **BRISK) as emulated:
             chat = emulated.client.session("anthropic")
             count = 0
-            async for _ in chat.send("Hello", timeout=1.5):
+            async for _ in chat.send("Hello", timeout=3.0):
                 if not count:
-                    await asyncio.sleep(1.6)
+                    await asyncio.sleep(3.1)
                 count += 1
             assert chat.last is not None
             assert count > 3
@@ -411,8 +407,8 @@ def test_all_attempts_share_one_timeout(emu: Emulator) -> None:
         async with connected(emu, ["anthropic"], **settings) as emulated:
             emulated.transport.faults = ["timeout"]  # at least a tenth of a second each
             with pytest.raises((errors.Timeout, errors.Transport)) as caught:
-                await emulated.client.complete("Hello", "anthropic", timeout=0.75)
-            assert 2 <= len(caught.value.attempts) <= 8
+                await emulated.client.complete("Hello", "anthropic", timeout=1.5)
+            assert 2 <= len(caught.value.attempts) <= 15
             assert len(emulated.transport.sent) == len(caught.value.attempts)
 
     asyncio.run(main())
@@ -430,7 +426,7 @@ def test_timeout_in_the_queue(emu: Emulator, stream: bool) -> None:
             first = asyncio.create_task(emulated.client.complete("First", "anthropic"))
             await until(lambda: emulated.transport.sent)
             chat = emulated.client.session("anthropic")
-            problem, _ = await failing(chat, "Second", stream=stream, timeout=0.1)
+            problem, _ = await failing(chat, "Second", stream=stream, timeout=1.0)
             assert isinstance(problem, errors.Throttled)
             assert [attempt.error for attempt in problem.attempts] == ["Throttled"]
             assert waits == [0.0]
@@ -572,11 +568,25 @@ def test_concurrent_turns_are_rejected(emu: Emulator) -> None:
 # ── A provider that fails, and another ───────────────────────────────────────────────────────────
 
 
-def test_breaker_opens_and_allows_a_probe(emu: Emulator) -> None:
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Puts the clock of the breakers forward."""
+    ahead = 0.0
+
+    def put_forward(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    for module in ("attempts", "failures"):
+        monkeypatch.setattr(f"anaphora.client.{module}.monotonic", lambda: time.monotonic() + ahead)
+    return put_forward
+
+
+def test_breaker_opens_and_allows_a_probe(emu: Emulator, later: Callable[[float], None]) -> None:
     async def main() -> None:
         settings: dict[str, Any] = {
             "retry": {"max_attempts": 1},
-            "breaker": {"failures": 2, "open_for": 0.5, "within": 60.0},
+            "breaker": {"failures": 2, "open_for": MINUTE, "within": 10 * MINUTE},
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
@@ -587,16 +597,16 @@ def test_breaker_opens_and_allows_a_probe(emu: Emulator) -> None:
             for stream in (False, True):
                 problem, _ = await failing(chat, "Hello", stream=stream)
                 assert isinstance(problem, errors.Unavailable)
-                assert 0 < problem.wait <= 0.5
+                assert 0 < problem.wait <= MINUTE
                 assert [attempt.error for attempt in problem.attempts] == ["Unavailable"]
             assert len(emulated.transport.sent) == 2
-            await asyncio.sleep(0.52)
+            later(MINUTE)
             problem, _ = await failing(chat, "Hello", stream=False)  # the probe, and it fails
             assert isinstance(problem, errors.Overloaded)
             problem, _ = await failing(chat, "Hello", stream=False)
             assert isinstance(problem, errors.Unavailable)
-            await asyncio.sleep(0.52)
-            emulated.transport.faults = ["slow-first-byte; seconds=0.5", None]
+            later(MINUTE)
+            emulated.transport.faults = ["slow-first-byte; seconds=1.5", None]
             probe = asyncio.create_task(ask(chat, "Hello", stream=False))
             await until(lambda: len(emulated.transport.sent) == 4)
             others = [emulated.client.session("anthropic") for _ in range(2)]
@@ -611,36 +621,40 @@ def test_breaker_opens_and_allows_a_probe(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-def test_cancelled_probe_releases_its_slot(emu: Emulator, stream: bool) -> None:
+def test_cancelled_probe_releases_its_slot(
+    emu: Emulator, stream: bool, later: Callable[[float], None]
+) -> None:
     async def main() -> None:
         settings: dict[str, Any] = BRISK | {
             "retry": {"max_attempts": 1},
-            "breaker": {"failures": 1, "open_for": 0.1},
+            "breaker": {"failures": 1, "open_for": MINUTE},
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
             emulated.transport.faults = ["503", "timeout", None]
             await failing(chat, "Hello", stream=False)
-            await asyncio.sleep(0.12)
+            later(MINUTE)
             await cancelled(chat, stream=stream, when=lambda: len(emulated.transport.sent) == 2)
             await check_next_turn(emulated, chat, stream)
 
     asyncio.run(main())
 
 
-def test_invalid_request_is_no_provider_failure(emu: Emulator) -> None:
+def test_invalid_request_is_no_provider_failure(
+    emu: Emulator, later: Callable[[float], None]
+) -> None:
     """An exception of the app's function is raised, and the probe's slot is free again."""
 
     async def main() -> None:
         settings: dict[str, Any] = {
             "retry": {"max_attempts": 1},
-            "breaker": {"failures": 1, "open_for": 0.1},
+            "breaker": {"failures": 1, "open_for": MINUTE},
         }
         async with connected(emu, ["anthropic"], **settings) as emulated:
             chat = emulated.client.session("anthropic")
             emulated.transport.faults = ["503", None]
             await failing(chat, "Hello", stream=False)
-            await asyncio.sleep(0.12)
+            later(MINUTE)
 
             def broken() -> str:
                 raise LookupError("no state")
@@ -759,7 +773,7 @@ def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> No
     if then.endswith("last event"):
         assert body.endswith(LAST_EVENTS[wire])
         body = body.removesuffix(LAST_EVENTS[wire])
-    timeout = 0.3 if then.startswith("timeout") else 60.0
+    timeout = 1.0 if then.startswith("timeout") else 60.0
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def handler(

@@ -8,16 +8,18 @@ import gc
 import logging
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.virtual_emulator import VirtualEmulator, run_virtual
+from support.waiting import PATIENCE
 
 from anaphora import AsyncClient, Call, Conversation, Message, Params, PromptIR
-from anaphora.cache.plan.deferred import MOST_WAITING, SentTurn, _WaitingCall
+from anaphora.cache.plan import deferred
+from anaphora.cache.plan.deferred import SentTurn, _WaitingCall
 from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.client.response import Record, Response
 from anaphora.client.session.preview import PrefixWarning
@@ -27,8 +29,20 @@ from anaphora.client.session.provider_state import _Facts
 Reader = Callable[[list[Response]], None]
 
 pytestmark = pytest.mark.usefixtures("new_objects_only")
+#: How many calls wait to be simulated at most.
+few = pytest.mark.parametrize(
+    "most", [16, pytest.param(deferred.MOST_WAITING, marks=pytest.mark.long)], indirect=True
+)
 every = pytest.mark.parametrize("name", sorted(MODELS))
 words = "An answer to that, please, and in some more words than you need. " * 12
+
+
+@pytest.fixture
+def most(request: pytest.FixtureRequest) -> Iterator[int]:
+    count: int = request.param
+    with pytest.MonkeyPatch.context() as patch:  # a run on the virtual clock undoes the test's own
+        patch.setattr(deferred, "MOST_WAITING", count)
+        yield count
 
 
 def judged(record: Record) -> tuple[object, ...]:
@@ -141,7 +155,7 @@ async def long_conversation(client: AsyncClient, name: str, after: Reader) -> li
     """More turns than wait to be simulated."""
     chat = client.session(name, system=LONG)
     responses: list[Response] = []
-    for turn in range(MOST_WAITING + 20):
+    for turn in range(deferred.MOST_WAITING + 20):
         responses.append(await chat.send(f"Turn {turn}"))
         after(responses)
         await asyncio.sleep(2)
@@ -149,6 +163,8 @@ async def long_conversation(client: AsyncClient, name: str, after: Reader) -> li
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "deepseek"])
+@few
+@pytest.mark.usefixtures("most")
 def test_verdicts_of_a_long_conversation(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def keep_a_few(responses: list[Response]) -> None:
         del responses[:-5]
@@ -167,13 +183,15 @@ async def beginning_shared(client: AsyncClient, name: str, after: Reader) -> lis
     await asyncio.sleep(2)
     responses = [await other.send("Another")]
     after(responses)
-    for turn in range(MOST_WAITING + 5):
+    for turn in range(deferred.MOST_WAITING + 5):
         await chat.send(f"Turn {turn}")
         await asyncio.sleep(2)
     return responses
 
 
 @every
+@few
+@pytest.mark.usefixtures("most")
 def test_verdict_on_a_call_that_reads_what_another_conversation_wrote(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -193,37 +211,39 @@ def unmade_verdicts() -> int:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
+@few
 def test_unread_verdicts_hold_a_bounded_number_of_calls(
-    monkeypatch: pytest.MonkeyPatch, kept: bool
+    monkeypatch: pytest.MonkeyPatch, kept: bool, most: int
 ) -> None:
     before = calls_in_memory()
 
     async def sessions(client: AsyncClient, name: str, _: Reader) -> list[Response]:
         responses: list[Response] = []
-        for number in range(2 * MOST_WAITING):
+        for number in range(2 * most):
             async with client.session(name, system=f"{number} {LONG}") as chat:
                 responses += [await chat.send("One"), await chat.send("Two")]
             if not kept:
                 responses.clear()
         held = calls_in_memory() - before
-        assert MOST_WAITING <= held <= 2 * MOST_WAITING + 10
+        assert most <= held <= 2 * most + 10
         return responses
 
     responses = played(monkeypatch, "anthropic", script=sessions)
     assert all(one.verdict is not None for one in responses)
-    assert len(responses) == (4 * MOST_WAITING if kept else 0)
+    assert len(responses) == (4 * most if kept else 0)
     assert calls_in_memory() == before, "nothing is held once it was read"
 
 
 @every
+@few
 def test_verdicts_that_nobody_reads_let_go_of_their_prompts(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
     before = unmade_verdicts()
 
     async def sessions(client: AsyncClient, name: str, _: Reader) -> list[Response]:
         responses: list[Response] = []
-        for number in range(MOST_WAITING):
+        for number in range(most):
             async with client.session(name, system=f"{number} {LONG}") as chat:
                 responses += [await chat.send("One"), await chat.send("Two")]
             if number % 10 == 9:
@@ -296,7 +316,7 @@ def test_log_may_format_a_response_while_a_verdict_fails(monkeypatch: pytest.Mon
 
     def fail(*_: object, **__: object) -> Outcome:
         simulates.set()
-        assert handler.formats.wait(60)
+        assert handler.formats.wait(PATIENCE)
         raise RuntimeError("broken")
 
     played(monkeypatch, "anthropic", script=turns)
@@ -304,13 +324,13 @@ def test_log_may_format_a_response_while_a_verdict_fails(monkeypatch: pytest.Mon
     monkeypatch.setattr(root, "handlers", [handler])
     making = threading.Thread(target=lambda: responses[0].verdict, daemon=True)
     making.start()
-    assert simulates.wait(60)
+    assert simulates.wait(PATIENCE)
     logs = threading.Thread(
         target=lambda: logging.getLogger("app").error("%r", responses[1]), daemon=True
     )
     logs.start()
     for thread in (making, logs):
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "they wait for each other"
 
 

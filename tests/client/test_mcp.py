@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import httpx
 import pytest
 from support.emulated_client import KEY, LONG, Connected, connected, settings
 from support.tables import each_row
+from support.waiting import PATIENCE, until, wait_until
 
 from anaphora import AsyncClient, Client, McpServer, ToolRegistry, errors
 from anaphora.client.dispatch import dispatch
@@ -29,18 +29,17 @@ SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT, PLAIN = str(SUPPORT / "mcp_server.py"), str(SUPPORT / "plain_mcp_server.py")
 TOOLS = ["add", "end", "fail", "forget", "learn", "picture", "slow", "variable"]
 CANARY = "canary-8f2b1c"
-PATIENT = 300.0  # a busy machine takes long to import the package
 BROKEN = "import os, sys; sys.exit(f'cannot start with {os.environ.get(\"TOKEN\")}')"
 
 
 def over_http(url: str, name: str = "tests", **options: Any) -> McpServer:
     """Of the one server that runs already: for tests in which the process is not the point."""
-    return McpServer(name=name, url=url, start_timeout=PATIENT, **options)
+    return McpServer(name=name, url=url, start_timeout=PATIENCE, **options)
 
 
 def stdio(*args: str, script: str = SCRIPT, **options: Any) -> McpServer:
     command = (sys.executable, script, *args)
-    return McpServer(**{"name": "tests", "command": command, "start_timeout": PATIENT, **options})
+    return McpServer(**{"name": "tests", "command": command, "start_timeout": PATIENCE, **options})
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +51,19 @@ def http_url() -> Iterator[str]:
         [sys.executable, SCRIPT, "http", str(port)], stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(600):
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/mcp")
-                break
-            except httpx.HTTPError:
-                time.sleep(0.05)
+        wait_until(lambda: _answers(f"http://127.0.0.1:{port}/mcp"), "the server answers")
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
         process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        httpx.get(url)
+    except httpx.HTTPError:
+        return False
+    return True
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -95,12 +97,6 @@ def text_of(result: ToolResult) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.text for part in content if isinstance(part, Text))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def names(chat: Session) -> list[str]:
@@ -208,7 +204,7 @@ def test_server_that_ended_is_started_by_the_next_call(emu: Emulator) -> None:
 
 def test_call_that_takes_too_long_is_a_failed_result(emu: Emulator, http_url: str) -> None:
     async def main(emulated: Connected) -> None:
-        server = over_http(http_url, timeout=1.0)
+        server = over_http(http_url, timeout=3.0)
         async with emulated.client.session("anthropic", mcp=[server]) as chat:
             await chat.load()
             late = await call(chat, "slow", seconds=60)
@@ -231,15 +227,16 @@ def test_server_that_does_not_start_is_ended_at_once(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is waited for that a server does only when it has started."""
-    monkeypatch.setattr("anaphora.client.mcp.connection._CLOSE_SECONDS", 2 * PATIENT)
+    monkeypatch.setattr("anaphora.client.mcp.connection._CLOSE_SECONDS", 2 * PATIENCE)
     silent = McpServer(
-        command=(sys.executable, "-c", f"import time; time.sleep({4 * PATIENT})"), start_timeout=0.1
+        command=(sys.executable, "-c", f"import time; time.sleep({4 * PATIENCE})"),
+        start_timeout=0.1,
     )
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             chat = emulated.client.session("anthropic", mcp=[silent])
-            async with asyncio.timeout(PATIENT):
+            async with asyncio.timeout(PATIENCE):
                 with pytest.raises(errors.Transport, match="did not list its tools within"):
                     await chat.send("Hello")
 
@@ -269,7 +266,7 @@ def test_keys_reach_the_server_and_nothing_else(
     page["mcp"] = {
         "tests": {
             "command": [sys.executable, PLAIN], "env": {"TOKEN": {"secret": "TOKEN"}},
-            "start_timeout": PATIENT,
+            "start_timeout": PATIENCE,
         },
         "broken": {
             "command": [sys.executable, "-c", BROKEN], "env": {"TOKEN": {"secret": "TOKEN"}},

@@ -15,7 +15,7 @@ import pytest
 from support.emulated_client import AT_ONCE, WIRES, connected
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry

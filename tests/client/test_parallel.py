@@ -10,7 +10,7 @@ import pytest
 from support.emulated_client import AT_ONCE, connected
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import ToolChoice

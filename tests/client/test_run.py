@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from support.emulated_client import AT_ONCE, LONG, WIRES, Connected, connected
+from support.waiting import PATIENCE, until
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
@@ -265,19 +266,20 @@ def test_tools_run_in_parallel_by_default(emu: Emulator) -> None:
 
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
-            met = threading.Barrier(2, timeout=0.3)
+            met, seconds = threading.Barrier(2), PATIENCE
             registry = ToolRegistry()
 
             @registry.tool
             def step(number: int) -> str:
                 """Does a step."""
                 if number <= 2:
-                    met.wait()
+                    met.wait(seconds)
                 return f"did {number}"
 
             chat = emulated.client.session(HOME, tools=registry)
             assert (await chat.run("begin")).text == "All done."
             met.reset()
+            seconds = 0.1
             alone = emulated.client.session(HOME, tools=registry)
             await alone.run("begin", parallel=False, max_turns=1)
             results = [part for part in alone.messages[-1].parts if isinstance(part, ToolResult)]
@@ -385,8 +387,8 @@ async def crashes(emulated: Connected, wire: str, at: int, stream: bool) -> list
     )
     task = asyncio.create_task(ran(chat, "begin", stream=stream))
     calls = {1: 1, 3: 2, 4: 3}[at]
-    while len(emulated.transport.sent) < calls or len(saved) < 2 * calls:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    sent = emulated.transport.sent
+    await until(lambda: len(sent) >= calls and len(saved) >= 2 * calls, "a tool hangs")
     killed = saved.copy()  # a process that is killed keeps no more results
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -24,6 +24,7 @@ import trustme
 from support.collectors import chain, collected, logged, pickled
 from support.forward_proxy import forward_proxy
 from support.raw_server import Handler, RawServer, raw_server, reply, reset
+from support.waiting import until
 
 from anaphora import AsyncClient, Client, ToolRegistry, errors
 from anaphora.client.config import ClientConfig
@@ -312,8 +313,7 @@ def test_cancelled_call(handler: Handler, way: Way) -> None:
 
             async def cancelling(*arguments: Any) -> None:
                 call = asyncio.ensure_future(way(*arguments))
-                while not server.requests:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                await until(lambda: server.requests, "the request arrives")
                 call.cancel()
                 await call
 
@@ -330,8 +330,7 @@ def test_cancelled_while_connecting() -> None:
 
             async def cancelling(*arguments: Any) -> None:
                 call = asyncio.ensure_future(awaited(*arguments))
-                while not server.requests:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                await until(lambda: server.requests, "the request arrives")
                 call.cancel()
                 await call
 
@@ -349,8 +348,7 @@ def test_client_closed_during_a_call(handler: Handler) -> None:
             async def closed(config: Any, records: Any, options: Any) -> None:
                 async with opened(config, records) as client:
                     call = asyncio.ensure_future(client.complete("Hello", "main"))
-                    while not server.requests:  # noqa: ASYNC110
-                        await asyncio.sleep(0.001)
+                    await until(lambda: server.requests, "the request arrives")
                     await client.close()
                     await call
 
@@ -568,7 +566,8 @@ def test_no_object_shows_a_secret() -> None:
     from rich.pretty import pretty_repr
 
     from anaphora.client.config.resolve import resolve
-    from anaphora.client.transport.over_aiohttp import AiohttpTransport, RequestHead
+    from anaphora.client.transport.exchange import RequestHead
+    from anaphora.client.transport.over_aiohttp import AiohttpTransport
     from anaphora.rendered import Body, Request
 
     proxy = f"http://user:{PASSWORD}@proxy.example:3128"
@@ -581,7 +580,7 @@ def test_no_object_shows_a_secret() -> None:
         transport = endpoint.transport
         assert isinstance(transport, AiohttpTransport)
         request = endpoint.outgoing(Request("POST", "/v1/messages", (), Body([b"{}"])))
-        route = transport._connections.route(request.url)
+        route = transport._route(request.url)
         head = RequestHead(*route.head("POST", request.headers, 2))
         shown = [
             config, resolved, client, endpoint, endpoint.target(None), transport,

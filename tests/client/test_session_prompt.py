@@ -14,6 +14,7 @@ import pytest
 from support.bodies import marked, message_texts, system_texts
 from support.emulated_client import LONG, WIRES, connected, settings
 from support.tables import each_row
+from support.waiting import PATIENCE
 
 from anaphora import Client, errors
 from anaphora.client.session import Session
@@ -237,7 +238,7 @@ def test_new_parts_take_effect_at_the_next_turn(emu: Emulator) -> None:
             await chat.send("Three")
             assert system_texts(emulated.transport.bodies[-1]) == ["C"]
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 @pytest.mark.breaks_prefix(reason="new dynamic context is the point")

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 import msgspec
 import pytest
 from support.raw_server import RawServer, raw_server
+from support.waiting import PATIENCE
 
 import anaphora
 from anaphora.client import shared
@@ -220,8 +221,9 @@ def test_errors_are_those_of_the_call(variables: pytest.MonkeyPatch) -> None:
         async with raw_server(_hang_up) as server:
             variables.setenv("OPENAI_API_KEY", "sk-canary")
             variables.setenv("OPENAI_BASE_URL", server.url)
+            variables.setattr("random.random", lambda: 0.0)  # no waits between the attempts
             with pytest.raises(Transport) as raised:
-                await anaphora.acomplete("gpt-5.2", "Hi", timeout=0.2)
+                await anaphora.acomplete("gpt-5.2", "Hi", timeout=PATIENCE)
             assert "sk-canary" not in str(raised.value)
 
     asyncio.run(main())
@@ -321,7 +323,7 @@ def run(steps: str, emu: Emulator) -> None:
         env=os.environ | values,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

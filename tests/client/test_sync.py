@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.emulated_client import AT_ONCE
 from support.raw_server import RawServer, raw_server
+from support.waiting import PATIENCE
 
 from anaphora import ToolRegistry, emulator, errors
 from anaphora.client.background import Background
@@ -399,7 +400,7 @@ def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -
         [sys.executable, "-c", FORKING, running.url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")

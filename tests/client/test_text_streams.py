@@ -12,7 +12,7 @@ from support.emulated_client import AT_ONCE, WIRES, Connected, connected
 
 from anaphora import Client, ToolRegistry, emulator, errors
 from anaphora.client.consuming import TextStream
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 

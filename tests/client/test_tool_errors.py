@@ -14,7 +14,7 @@ from support.emulated_client import AT_ONCE, WIRES, connected
 from anaphora import Message, ToolRegistry, emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.values import ToolCall, ToolResult

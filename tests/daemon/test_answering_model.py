@@ -4,8 +4,6 @@ is booked under its name."""
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from click.testing import CliRunner
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.scripted_provider import scripted_provider
 from support.ui import viewer
+from support.waiting import wait_until
 
 from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
@@ -39,13 +38,6 @@ def spend(daemon: TestedDaemon, models: int) -> dict[str, int]:
 
     wait_until(settled)
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_spend_is_booked_under_the_model_that_answered(tmp_path: Path) -> None:

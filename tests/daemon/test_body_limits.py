@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.raw_http import RawResponse, read_response, request_bytes
-from support.servers import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.emulator.server import Emulator
 
@@ -61,7 +61,9 @@ def sending(
         **({"transfer-encoding": "chunked"} if size is None else {"content-length": str(size)}),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    with socket.create_connection(("127.0.0.1", daemon.daemon.address.port), 30) as connection:
+    with socket.create_connection(
+        ("127.0.0.1", daemon.daemon.address.port), PATIENCE
+    ) as connection:
         connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode())
         yield connection
 
@@ -102,7 +104,7 @@ def test_a_refusal_before_the_body_ends_the_connection(daemon: TestedDaemon, end
         "POST", "/v1/messages", content_type="application/json", content_length=str(8 + size)
     )
     address = "127.0.0.1", daemon.daemon.address.port
-    with contextlib.closing(socket.create_connection(address, 30)) as connection:
+    with contextlib.closing(socket.create_connection(address, PATIENCE)) as connection:
         connection.sendall(head + b"01234567" + behind)
         data = b""
         with contextlib.suppress(ConnectionError):

@@ -19,6 +19,7 @@ from support.delegation import app_of, delegating
 from support.event_loops import in_event_loop
 from support.honest_apps import SYSTEM, Chat
 from support.nodes import running_nodes
+from support.waiting import PATIENCE
 
 from anaphora.emulator.server import Emulator
 
@@ -32,7 +33,7 @@ STORING = {**GRANT, "llm": {**GRANT["llm"], "allow": ["stored_responses"]}}
 def direct(emu: Emulator) -> Iterator[httpx.Client]:
     """A client that calls the provider itself."""
     headers = {"authorization": f"Bearer {KEY}"}
-    with httpx.Client(base_url=emu.url, headers=headers, timeout=30, verify=NO_TLS) as client:
+    with httpx.Client(base_url=emu.url, headers=headers, timeout=PATIENCE, verify=NO_TLS) as client:
         yield client
 
 

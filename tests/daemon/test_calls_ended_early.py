@@ -27,9 +27,9 @@ from support.ended_calls import (
     send_and_leave,
     upper_input,
     wait_read_on,
-    wait_until,
 )
 from support.held_provider import HeldProvider, held_provider
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

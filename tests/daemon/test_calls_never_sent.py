@@ -19,10 +19,9 @@ from support.ended_calls import (
     outcomes,
     raw_request,
     read_on,
-    wait_until,
 )
 from support.rpc_calls import RpcClient
-from support.socket_upstream import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 APPS = ("read_on", "cancel", "timed", "gone")
 CONTENT = {

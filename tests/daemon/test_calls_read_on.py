@@ -35,12 +35,11 @@ from support.ended_calls import (
     raw_request,
     read_on,
     wait_read_on,
-    wait_until,
 )
 from support.held_provider import HeldProvider, held_provider
 from support.ledgers import rows
 from support.rpc_calls import RpcClient, request
-from support.socket_upstream import PATIENCE
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 

@@ -13,7 +13,7 @@ import pytest
 from support.certificates import write_certificate
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.raw_http import read_response, request_bytes
-from support.servers import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.emulator.server import Emulator
 from anaphora.serving.connection_limits import ConnectionLimits, ConnectionTable
@@ -42,12 +42,12 @@ def opened() -> Iterator[list[socket.socket]]:
 
 
 def connect(daemon: TestedDaemon) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", daemon.daemon.address.port), 30)
+    return socket.create_connection(("127.0.0.1", daemon.daemon.address.port), PATIENCE)
 
 
 def connect_socket(daemon: TestedDaemon) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(30)
+    connection.settimeout(PATIENCE)
     connection.connect(str(daemon.socket))
     return connection
 
@@ -62,7 +62,7 @@ def is_closed(connection: socket.socket) -> bool:
     except ConnectionError:
         return True
     finally:
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE)
 
 
 def ask(connection: socket.socket, data: bytes = HEALTH) -> int:

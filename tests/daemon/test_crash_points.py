@@ -27,15 +27,15 @@ from support.ledgers import rows
 from support.nodes import create_node_homes, running_node
 from support.postgres_logs import execute
 from support.scripted_provider import ScriptedProvider, scripted_provider
-from support.servers import wait_until
+from support.waiting import wait_until
 
 from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.envelope import KilledNode
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls
 from anaphora.cli.common import anaphora
-from anaphora.daemon import audit_recovery
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon import audit
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.money import sent_marks
@@ -350,7 +350,7 @@ def test_another_node_looks_again_where_it_could_not_read_the_log(
     defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
     monkeypatch.setitem(defaults, "beat", 0.1)
     monkeypatch.setitem(defaults, "silent", 1.0)
-    monkeypatch.setattr(audit_recovery, "calls", fails_once)
+    monkeypatch.setattr(audit, "calls", fails_once)
     (first, second), tokens = create_node_homes(tmp_path, provider, database_url)
     home = KilledHome(first, provider, database_url, tokens["demo"].reveal())
     assert isinstance(home.place, PostgresLog)

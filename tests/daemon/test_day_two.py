@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from support.certificates import write_certificate
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
+from support.waiting import wait_until
 
 from anaphora import emulator
 from anaphora.audit import calls
@@ -39,13 +40,6 @@ def slow_emulator() -> Iterator[Emulator]:
     options = EmulatorOptions(latency=Latency(first=0.0, pace=0.06), any_model=True)
     with emulator.running(options) as running:
         yield running
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -102,7 +96,7 @@ def test_drain_lets_calls_end_and_refuses_new_ones(slow_emulator: Emulator, tmp_
     lines: list[str] = []
 
     def use(daemon: TestedDaemon, events: Iterator[str]) -> None:
-        eventually(lambda: daemon.daemon.readiness.draining)
+        wait_until(lambda: daemon.daemon.readiness.draining)
         with daemon.client() as client:
             refused = client.post("/v1/messages", json=MESSAGE)
             assert refused.json()["error"]["type"] == "overloaded_error"
@@ -170,7 +164,7 @@ def test_log_is_opened_again_after_a_rotation(emu: Emulator, tmp_path: Path) -> 
         log, moved = daemon.home / "daemon.log", daemon.home / "daemon.log.1"
         log.rename(moved)
         daemon.daemon.hang_up()
-        eventually(log.exists)
+        wait_until(log.exists)
         client.get("/healthz")
     assert any(line["message"] == "request" for line in daemon.log_lines())
 
@@ -225,7 +219,7 @@ def limited(
         "max_body_bytes": 10_000,
         "max_header_bytes": 8192,
         "max_streams_per_app": 1,
-        "body_timeout": 0.2,
+        "body_timeout": 0.5,
         "write_timeout": 0.2,
     }
     apps = {"demo": GRANT, "other": GRANT}
@@ -251,7 +245,7 @@ def test_head_above_the_limit_is_refused(limited: TestedDaemon) -> None:
 def test_slow_body_is_refused(limited: TestedDaemon) -> None:
     def slow() -> Iterator[bytes]:
         yield b"{"
-        time.sleep(0.3)
+        time.sleep(0.8)
         yield b"}"
 
     headers = {"content-type": "application/json"}
@@ -269,7 +263,7 @@ def test_streams_of_one_app_are_limited(limited: TestedDaemon) -> None:
     def audited() -> bool:
         return any(call.outcome == "GrantRateLimited" for _, call in calls(limited.home / "audit"))
 
-    eventually(audited)
+    wait_until(audited)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +292,7 @@ def test_tls_certificate_is_renewed_while_it_runs(emu: Emulator, tmp_path: Path)
         assert 9 < days_left() < 11
         write_certificate(home, "server", days=90)
         daemon.daemon.hang_up()
-        eventually(lambda: _succeeds(days_left) and days_left() > 80)
+        wait_until(lambda: _succeeds(days_left) and days_left() > 80)
 
 
 def _succeeds(call: Callable[[], object]) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora.daemon.calls.filling import with_members
-from anaphora.daemon.calls.stream_usage import UsageFilter
+from anaphora.daemon.faces.framing import UsageFilter
 from anaphora.wire.reading import decode_members
 
 BODIES = (

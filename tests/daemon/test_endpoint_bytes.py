@@ -14,6 +14,7 @@ from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.sdk import anthropic, gemini, ollama, openai_chat, openai_responses
 from support.sdk.case import SdkCase
 from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.daemon.store import HandleKind, HandleRow
 from anaphora.wire.gemini.params import path_of
@@ -88,7 +89,7 @@ def daemon(
         for kind, id, provider in OWN:
             row = replace(own, kind=kind, id=id, provider=provider)
             added = running.services.store.add_handle(row)
-            asyncio.run_coroutine_threadsafe(added, running._loop).result(10)
+            asyncio.run_coroutine_threadsafe(added, running._loop).result(PATIENCE)
         yield tested
 
 

@@ -13,6 +13,7 @@ from google.genai import errors as genai_errors
 from support.daemon import KEY, TestedDaemon
 from support.daemon_sdks import sdk_client
 from support.failing_provider import FailingProvider, failing_daemon
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
@@ -312,7 +313,7 @@ def test_a_client_that_disconnects_ends_the_providers_stream(
                 if b"Half an ans" in read:
                     break
             assert not provider.closed.is_set()
-        assert provider.closed.wait(10)
+        assert provider.closed.wait(PATIENCE)
     finally:
         provider.hangs = False
 

@@ -21,6 +21,7 @@ from google.genai import errors as genai_errors
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import catalog, emulator
 from anaphora.audit.reading import calls
@@ -110,10 +111,12 @@ def test_responses_are_forgotten_after_30_days(emu: Emulator, tmp_path: Path) ->
         for id, days in (("resp_old", 31), ("resp_new", 29)):
             created = time.time() - days * 86_400
             row = HandleRow(kind="response", id=id, app="one", provider="openai", created=created)
-            asyncio.run_coroutine_threadsafe(store.add_handle(row), loop).result(10)
+            asyncio.run_coroutine_threadsafe(store.add_handle(row), loop).result(PATIENCE)
         body = {"model": "gpt-5.2", "input": "Hello?", "store": True}
         id = http.post("/v1/responses", json=body).json()["id"]
-        rows = asyncio.run_coroutine_threadsafe(store.handles("response", "one"), loop).result(10)
+        rows = asyncio.run_coroutine_threadsafe(store.handles("response", "one"), loop).result(
+            PATIENCE
+        )
         assert [row.id for row in rows] == ["resp_new", id]
         assert http.get(f"/v1/responses/{id}").status_code == 200
         before = len(emu.requests())
@@ -180,9 +183,9 @@ def test_background_responses_are_settled_to_the_bill_when_they_are_fetched(
         emu.advance(10)
         query = {"stream": "true"} if stream else {}
         assert http.get(f"/v1/responses/{id}", params=query).status_code == 200
-        until = time.monotonic() + 20
-        while (settled := spent())["estimated_nano_usd"] and time.monotonic() < until:
-            time.sleep(0.02)  # it is written after the answer
+        # It is written after the answer.
+        wait_until(lambda: not spent()["estimated_nano_usd"], "the bill is written")
+        settled = spent()
         (call,) = (each for each in emu.requests() if each.get("cost_usd"))
         assert settled["billed_nano_usd"] == Decimal(call["cost_usd"]) * 10**9
         assert settled["estimated_nano_usd"] == 0
@@ -479,7 +482,7 @@ def spent(daemon: TestedDaemon, app: str) -> int:
     """Nano-dollars, settled and held."""
     running = daemon.daemon
     asked = running.services.ledger.spent(app)
-    found = asyncio.run_coroutine_threadsafe(asked, running._loop).result(10)
+    found = asyncio.run_coroutine_threadsafe(asked, running._loop).result(PATIENCE)
     return found.today + found.held
 
 

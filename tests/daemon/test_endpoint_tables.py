@@ -21,8 +21,9 @@ from anaphora.daemon.endpoints.headers import (
     returned_headers,
 )
 from anaphora.daemon.endpoints.references import references
-from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
 from anaphora.daemon.endpoints.writing import StreamBody
+from anaphora.daemon.faces import find_route, serves, wire_of
+from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply

@@ -19,7 +19,7 @@ from support.daemon_sdks import sdk_client
 
 from anaphora import emulator
 from anaphora.daemon.access.identity import ADMIN
-from anaphora.daemon.endpoints import resumable
+from anaphora.daemon.endpoints import uploads
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -46,7 +46,7 @@ def emu() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def daemon(emu: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestedDaemon]:
-    apps = {"one": OPEN, "two": OPEN, "three": OPEN, "plain": GRANT}
+    apps = {**dict.fromkeys(("one", "two", "three", "lists", "other"), OPEN), "plain": GRANT}
     with running_daemon(tmp_path_factory.mktemp("daemon"), emu, extensions=apps) as tested:
         yield tested
 
@@ -56,7 +56,7 @@ def clients(daemon: TestedDaemon) -> Iterator[dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         yield {
             app: stack.enter_context(sdk_client("gemini", daemon.url, daemon.token(app))).sdk
-            for app in ("one", "two", "plain")
+            for app in ("one", "lists", "other", "plain")
         }
 
 
@@ -68,7 +68,7 @@ def upload(client: Any, data: bytes, **config: Any) -> types.File:
 
 @pytest.mark.parametrize("data", [b"", b"Hello", LARGE], ids=["empty", "small", "large"])
 def test_files_of_googles_sdk(data: bytes, clients: dict[str, Any]) -> None:
-    one, two = clients["one"], clients["two"]
+    one, two = clients["lists"], clients["other"]
     file = upload(one, data, display_name="notes")
     assert file.name is not None
     assert (file.display_name, file.size_bytes or 0) == ("notes", len(data))
@@ -191,7 +191,7 @@ def test_upload_that_is_not_gone_on_with_ends(
 ) -> None:
     with daemon.client("one") as one:
         url = begun(one)
-        monkeypatch.setattr(resumable, "_IDLE", 0.0)
+        monkeypatch.setattr(uploads, "_IDLE", 0.0)
         assert httpx.post(url, content=b"Hello", headers=PIECE).status_code == 401
         assert one.post(url, content=b"Hello", headers=PIECE).status_code == 404
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.wire.cut_json import closed_json
 from anaphora.wire.errors import MAX_ERROR_BYTES
@@ -86,7 +87,7 @@ def test_an_error_without_an_end_is_cut_and_keeps_status_and_message(
     message = answer.json()["error"]["message"]
     assert message.startswith("the reason is here")
     assert f"{MAX_ERROR_BYTES:,} bytes were read" in message
-    assert provider.ended.wait(30)
+    assert provider.ended.wait(PATIENCE)
     assert provider.sent < 99 * MEGA  # the daemon has closed the connection
 
 

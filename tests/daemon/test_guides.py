@@ -16,6 +16,7 @@ import httpx
 import pytest
 import yaml
 from support.daemon import running_daemon
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.client.config import ClientConfig
@@ -80,7 +81,7 @@ class Shell:
         ) as daemon:
             try:
                 ready = httpx.HTTPTransport(retries=6)
-                with httpx.Client(transport=ready, timeout=30) as client:
+                with httpx.Client(transport=ready, timeout=PATIENCE) as client:
                     address = f"http://127.0.0.1:{self.port}/readyz"
                     assert client.get(address).status_code == 200
                 yield

@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from support.daemon import KEY, llm_yaml, running_daemon
 from support.honest_apps import charges, provider_bills
 from support.ledgers import rows
+from support.waiting import PATIENCE, wait_until
 from support.warm_daemon import (
     CANARY,
     MINUTE,
     PARAGRAPH,
-    SOON,
     SYSTEM,
     Conversation,
     Provider,
@@ -327,7 +327,7 @@ def test_no_refresh_while_a_call_of_the_conversation_runs(
         chat.converse(7, 7)
         before, sent = len(running.refreshes()), len(running.sent())
         running.provider.hangs = True
-        with closing(HTTPConnection(urlsplit(running.daemon.url).netloc, timeout=SOON)) as call:
+        with closing(HTTPConnection(urlsplit(running.daemon.url).netloc, timeout=PATIENCE)) as call:
             headers = {**running.daemon.headers(), "content-type": "application/json"}
             call.request("POST", "/v1/messages", json.dumps(chat.body()), headers)
             wait_until(lambda: len(running.sent()) > sent)
@@ -357,13 +357,6 @@ def test_apps_with_one_provider_pay_for_their_own(
         assert running.refreshes()
     charged = sorted(billed for billed, _ in charges(tmp_path / "home").values())
     assert charged == sorted(bill.nano_usd for bill in provider_bills(emu).values())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_refresh_has_the_key_that_is_in_force(warm: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.daemon import TestedDaemon, running_daemon
 from support.tables import each_row
+from support.waiting import PATIENCE, until
 
 from anaphora.daemon.endpoints.body import parse_object
 from anaphora.daemon.facts import strict_json as pieces
@@ -229,13 +230,12 @@ def test_an_app_has_one_thread_and_others_have_theirs() -> None:
 
         def work(app: str) -> str:
             running.append(app)
-            assert released.wait(30)
+            assert released.wait(PATIENCE)
             return app
 
         first = [asyncio.create_task(off_loop.run("a", lambda: work("a"))) for _ in range(5)]
         other = asyncio.create_task(off_loop.run("b", lambda: work("b")))
-        while len(running) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: len(running) >= 2, "two calls run")
         assert sorted(running) == ["a", "b"]
         released.set()
         assert await asyncio.gather(*first, other) == ["a"] * 5 + ["b"]
@@ -252,10 +252,10 @@ def test_work_whose_caller_is_gone_keeps_its_thread_until_it_ends() -> None:
 
         def work() -> None:
             began.set()
-            assert released.wait(30)
+            assert released.wait(PATIENCE)
 
         task = asyncio.create_task(off_loop.run("a", work))
-        await asyncio.to_thread(began.wait, 30)
+        await asyncio.to_thread(began.wait, PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

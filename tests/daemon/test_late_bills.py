@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +17,7 @@ from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_d
 from support.ledgers import PostgresPlace
 from support.nodes import running_node, running_nodes
 from support.socket_upstream import UpstreamConnection, socket_upstream
+from support.waiting import wait_until
 
 from anaphora import catalog, emulator
 from anaphora.cli.common import anaphora
@@ -69,10 +69,8 @@ def spent(daemon: TestedDaemon) -> tuple[int, int]:
 
 def settled(daemon: TestedDaemon, before: tuple[int, int]) -> tuple[int, int]:
     """What is spent once it has changed: that is written after the answer."""
-    until = time.monotonic() + 20
-    while (now := spent(daemon)) == before and time.monotonic() < until:
-        time.sleep(0.02)
-    return now
+    wait_until(lambda: spent(daemon) != before, "the bill is written")
+    return spent(daemon)
 
 
 class BackgroundProvider:

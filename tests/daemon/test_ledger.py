@@ -26,6 +26,7 @@ from support.ledgers import (
     problems_of,
     rows,
 )
+from support.waiting import until
 
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.money.ledger import Ledger, OpenHold
@@ -255,12 +256,7 @@ async def test_a_hold_that_is_dropped_is_settled_at_its_bound(place: StorePlace)
 async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(place: StorePlace) -> None:
     async with opened(place) as ledger:
         (await hold(ledger, an_app(), 100)).settle_later(40, "billed")
-        for _ in range(500):
-            if rows(place, "SELECT billed FROM entries") == [(40,)]:
-                break
-            await asyncio.sleep(0.005)
-        else:
-            raise AssertionError("never written")
+        await until(lambda: rows(place, "SELECT billed FROM entries") == [(40,)], "it is written")
         (await hold(ledger, an_app(), 100)).settle_later(2, "billed")
         assert (await ledger.spent("shop")).today == 42
 

@@ -40,8 +40,8 @@ from support.servers import PostgresServer
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import Hold
-from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.postgres import PostgresStore
+from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import GrantExceeded
 

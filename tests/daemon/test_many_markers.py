@@ -9,7 +9,7 @@ from pathlib import Path
 from support.daemon import GRANT
 from support.failing_provider import failing_daemon
 from support.rpc_calls import audit_rows
-from support.servers import wait_until
+from support.waiting import wait_until
 
 MARKERS = 20_000
 ANSWER = {

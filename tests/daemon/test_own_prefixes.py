@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 import time
@@ -12,6 +11,7 @@ from support.daemon import GRANT, create_home, started_daemon
 from support.delegation import app_of, delegating
 from support.event_loops import in_event_loop
 from support.honest_apps import SYSTEM, Chat
+from support.waiting import until
 
 from anaphora.daemon.calls.own_prefixes import OwnPrefixes
 from anaphora.daemon.store import HandleRow
@@ -60,8 +60,7 @@ async def test_old_digests_are_removed(tmp_path: Path) -> None:
     )
     prefixes = OwnPrefixes(store, bytes(32))
     prefixes.remove_old(now)
-    while len(rows(path)) > 1:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await until(lambda: len(rows(path)) == 1, "the old ones are removed")
     assert [id for id, _, _ in rows(path)] == ["new"]
     assert await store.handle("file", "file", "one") is not None
     await prefixes.close()

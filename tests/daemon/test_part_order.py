@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.daemon import TestedDaemon, running_daemon
 
 from anaphora import emulator
-from anaphora.daemon.endpoints.part_order import PartOrder
-from anaphora.daemon.endpoints.writing import StreamBody
+from anaphora.daemon.endpoints.writing import PartOrder, StreamBody
 from anaphora.daemon.values import StreamHead, StreamPiece
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.rates import GrantRates
-from anaphora.daemon.shared_state import MINUTE, Taken
-from anaphora.daemon.shared_state.memory import MemoryState
+from anaphora.daemon.shared_state import MINUTE, LocalState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import GrantRateLimited, NotGranted
 
@@ -23,7 +22,7 @@ class Rates:
 
     def __init__(self) -> None:
         self.now = START
-        self._rates = GrantRates(MemoryState(clock=lambda: self.now))
+        self._rates = GrantRates(LocalState(clock=lambda: self.now))
         self.correct = self._rates.correct
 
     def admit(self, app: App, tokens: int, now: float) -> Taken:

@@ -4,7 +4,6 @@ model can have."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.ledgers import problems_of, rows
 from support.rpc_calls import RpcClient, audit_rows
 from support.socket_upstream import UpstreamConnection, socket_upstream
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 
@@ -215,13 +215,11 @@ def called(
 def settled(daemon: TestedDaemon) -> tuple[str, int, int, int]:
     """The latest entry, once no hold is open: a call settles behind its answer."""
     path = daemon.home / "store.sqlite"
-    for _ in range(1000):
-        if not rows(path, "SELECT 1 FROM holds"):  # before the entries: one becomes the other
-            found = rows(path, "SELECT kind, billed, bound, input FROM entries ORDER BY id DESC")
-            kind, billed, bound, input = found[0]
-            return kind, billed, bound, input
-        time.sleep(0.01)
-    raise AssertionError("never settled")
+    # Before the entries: one becomes the other.
+    wait_until(lambda: not rows(path, "SELECT 1 FROM holds"), "the call is settled")
+    found = rows(path, "SELECT kind, billed, bound, input FROM entries ORDER BY id DESC")
+    kind, billed, bound, input = found[0]
+    return kind, billed, bound, input
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> str:
@@ -399,9 +397,6 @@ def test_a_late_bill_is_not_trusted_either(daemon: TestedDaemon, provider: Answe
         assert (kind, billed) == ("bound", bound)
         provider.body = json.dumps(done).encode()
         assert client.get("/v1/responses/resp_1").status_code == 200
-    for _ in range(1000):
-        if (found := settled(daemon))[0] != "bound":
-            break
-        time.sleep(0.01)
-    assert found[:2] == ("disputed", bound)
+    wait_until(lambda: settled(daemon)[0] != "bound", "the bill is read")
+    assert settled(daemon)[:2] == ("disputed", bound)
     assert len(exceeded(daemon)) == 1

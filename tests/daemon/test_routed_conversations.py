@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from base64 import b64decode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.routed_calls import Nodes, RoutedCall
 from support.servers import RedisServer, run_in_thread
+from support.shared_memory import MemoryState
 
-from anaphora.daemon.shared_state import SharedState
-from anaphora.daemon.shared_state.memory import MemoryState
+from anaphora.daemon.shared_state import SavedRecord, SharedState
 from anaphora.daemon.shared_state.redis import PREFIX, RedisState
 from anaphora.daemon.shared_state.redis_connection import TIMEOUT, RedisAddress, RedisConnection
 
+EARLIER = msgspec.json.decode(
+    Path(__file__).parent.with_name("support").joinpath("stored_conversations.json").read_bytes()
+)
 CANARY = "canary-text-7d1f"
 START = 1_800_000_000.0
 LONG = " ".join(f"word{number}" for number in range(2500))
@@ -176,11 +181,11 @@ class _OneMemory:
 
     def __init__(self) -> None:
         self._opened = 0
-        self._state = MemoryState(alone=False)
+        self._state = MemoryState()
 
     def open(self) -> SharedState:
         if self._opened % 3 == 0:
-            self._state = MemoryState(alone=False)
+            self._state = MemoryState()
         self._opened += 1
         return self._state
 
@@ -257,33 +262,38 @@ def test_crowded_cache_key_is_split_by_the_calls_of_all_nodes(
     assert len(set(own)) == len(own) > 0
 
 
+def calls_with(line: Any, **values: Any) -> Any:
+    """A record with other values in its calls."""
+    calls = [[*each[:3], each[3] | values] for each in line[2]]
+    return [*line[:2], calls, *line[3:]]
+
+
+def planner_with(line: Any, **values: Any) -> Any:
+    return [*line[:4], line[4] and line[4] | values, *line[5:]]
+
+
+USES = [0, 0, [[], None, 0]]
+
 #: What may be in a record that is none of ours.
 SPOILT: list[Callable[[Any], Any]] = [
     lambda _: b"no record",
     lambda _: [],
-    lambda line: [*line[:2], [[*turn[:1], 9999, *turn[2:]] for turn in line[2]], *line[3:]],
-    lambda line: [
-        *line[:2],
-        [[*turn[:6], [[99, "5m", None]], *turn[7:]] for turn in line[2]],
-        *line[3:],
-    ],
+    lambda line: [*line[:2], [], *line[3:]],
+    lambda line: calls_with(line, runs=[["messages", "conversation", 9999]]),
+    lambda line: calls_with(line, cacheable=9999),
+    lambda line: calls_with(line, marks=[{"chunk": 99, "ttl": "5m", "splice": None}]),
+    lambda line: calls_with(line, bills=[[7, 7], [6, 6]]),
     lambda line: [*line[:3], b"", *line[4:]],
     lambda line: [*line[:4], [1, 2, 3], *line[5:]],
     # The planner's state with a number, times, a key and uses of other types.
-    *(
-        lambda line, place=place, value=value: [
-            *line[:4],
-            line[4] and [*line[4][:place], value, *line[4][place + 1 :]],
-            *line[5:],
-        ]
-        for place, value in ((0, "x"), (1, [[], "x", 1]), (2, [0, None, "x"]), (3, 7), (7, ["", 0]))
-    ),
-    lambda line: [
-        *line[:2],
-        [[*turn[:5], ["x", "x", "x", "x", "x", "x"], *turn[6:]] for turn in line[2]],
-        *line[3:],
-    ],
+    lambda line: planner_with(line, number="x"),
+    lambda line: planner_with(line, gaps=[[], "x", 1]),
+    lambda line: planner_with(line, written=[0, None, "x"]),
+    lambda line: planner_with(line, cache_key=7),
+    lambda line: planner_with(line, all=["", *USES[1:]]),
+    lambda line: calls_with(line, usage={"uncached": "x"}),
 ]
+VERSION = b"anaphora calls 2\n"
 
 
 async def spoil(server: RedisServer, change: Callable[[Any], Any]) -> None:
@@ -293,9 +303,29 @@ async def spoil(server: RedisServer, change: Callable[[Any], Any]) -> None:
     records = await connection.send("KEYS", PREFIX + "c:*")
     assert records
     for name in records:
-        line = msgspec.msgpack.decode(await connection.send("HGET", name, "d"))
-        await connection.send("HSET", name, "d", msgspec.msgpack.encode(change(line)))
+        data = await connection.send("HGET", name, "d")
+        line = msgspec.msgpack.decode(data.removeprefix(VERSION))
+        spoilt = VERSION + msgspec.msgpack.encode(change(line))
+        await connection.send("HSET", name, "d", spoilt)
     connection.close()
+
+
+def test_record_of_an_earlier_commit_counts_as_not_known() -> None:
+    """Nodes of both versions run during an upgrade; the record was written by f17e2632."""
+    written = {name: value for name, value in EARLIER["node"].items() if name != "names"}
+    record_id, version, data, digests = (b64decode(each) for each in written.values())
+    state, before = MemoryState(), SavedRecord(record_id, version, data)
+    names = [b64decode(each) for each in EARLIER["node"]["names"]]
+    state.save(before, b"", names, lambda first: digests[first * 16 :], 0)
+
+    async def calls() -> list[RoutedCall]:
+        nodes = Nodes([state] * 3, WIRES["anthropic"][0], "anthropic")
+        turns = [Turn(10, number % 3) for number in range(6)]
+        return await run(nodes, "anthropic", turns)
+
+    results = asyncio.run(calls())
+    assert [each.turn for each in results] == [1, 2, 3, 4, 5, 6]
+    assert [each.verdict.result for each in results] == ["first", "miss", *["hit"] * 4]
 
 
 class TestRedis:

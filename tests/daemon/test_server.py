@@ -12,7 +12,7 @@ import anthropic
 import httpx
 import pytest
 from support.daemon import GRANT, KEY, TestedDaemon, llm_yaml, running_daemon
-from support.servers import wait_until
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator

@@ -13,9 +13,9 @@ from support.emulated_client import LONG, MODELS
 
 from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
-from anaphora.audit.report import CallSums
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.money.settling import nano_usd_up
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
     AnaphoraError,
@@ -185,7 +185,7 @@ async def charged_in_rows(daemon: Delegating, folder: Path) -> tuple[int, int]:
     """The same as `charged`, by the audit log."""
     await charged(daemon)
     daemon.audit.flush()
-    sums = CallSums()
+    sums = CallTotals()
     for row in rows(folder / "audit"):
         if isinstance(row.content, AuditEnvelope):
             sums.add(row.content)

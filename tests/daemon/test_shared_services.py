@@ -4,8 +4,7 @@ hold on the others."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import LONG, MODELS
+from support.waiting import until
 
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
 from anaphora.emulator.server import Emulator
 from anaphora.errors import GrantRateLimited, Overloaded, RateLimited, Throttled, Unavailable
 
-TIMEOUT = 30.0
 NAMES = ["anthropic"]
 
 
@@ -45,13 +44,6 @@ async def nodes(
             opened = delegating(emu, folder / name, NAMES, shared_state=state, **settings)
             services.append(await stack.enter_async_context(opened))
         yield services[0], services[1]
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not await condition():
-        assert time.monotonic() < end, f"not within {TIMEOUT:g} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 def test_conversation_goes_on_at_the_other_node(

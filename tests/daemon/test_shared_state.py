@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from support.servers import RedisServer
+from support.shared_memory import MemoryState
+from support.waiting import PATIENCE, until
 
 from anaphora.daemon.shared_state import MinuteLimit, SavedRecord, SharedState
-from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
 
 T = TypeVar("T")
 Nodes = tuple[SharedState, SharedState, SharedState]
 OpenNodes = Callable[[], AbstractAsyncContextManager[Nodes]]
-TIMEOUT = 30.0
-
-
-async def until(condition: Callable[[], Awaitable[T | None]], what: str) -> T:
-    """Waits for a value, and gives it."""
-    end = time.monotonic() + TIMEOUT
-    while not (value := await condition()):
-        assert time.monotonic() < end, f"not within {TIMEOUT:g} s: {what}"
-        await asyncio.sleep(0.01)
-    return value
 
 
 async def until_connected(node: SharedState) -> None:
@@ -55,7 +46,7 @@ async def redis_nodes(url: str, timeout: float = 10.0) -> AsyncIterator[Nodes]:
 
 @asynccontextmanager
 async def memory_nodes() -> AsyncIterator[Nodes]:
-    shared = MemoryState(alone=False)
+    shared = MemoryState()
     yield shared, shared, shared
 
 
@@ -207,7 +198,7 @@ def test_news_reach_the_other_nodes(redis_url: str) -> None:
 
             ((news, age),) = await until(received, "the news")
             assert (news, own) == (b"news", [])
-            assert 0 <= age < TIMEOUT
+            assert 0 <= age < PATIENCE
 
     asyncio.run(main())
 

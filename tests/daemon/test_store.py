@@ -30,7 +30,7 @@ from support.ledgers import (
 from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, SpendRow, TokenRow, tables
-from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock

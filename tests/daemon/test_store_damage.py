@@ -3,12 +3,10 @@ and nothing is written to them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from support.daemon import TestedDaemon, running_daemon
 from support.event_loops import in_event_loop
 from support.ledgers import NOON, an_app, opened, problems_of, prune_place, rows
+from support.waiting import until, wait_until
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -217,10 +216,8 @@ async def test_files_that_are_put_back_are_used_again(tmp_path: Path) -> None:
             await hold(ledger)
         await open_one.settle(7, "billed")
         (tmp_path / "away").rename(path)
-        for _ in range(1000):
-            if ledger.store.problem is None and not ledger.store.waiting:
-                break
-            await asyncio.sleep(0.01)
+        store = ledger.store
+        await until(lambda: store.problem is None and not store.waiting, "all is written")
         assert (await ledger.spent("shop")).today == 10
     assert problems_of(path) == ()
 
@@ -362,8 +359,7 @@ def test_calls_get_503_and_readyz_says_why(
         for place, body in CALLS.values():
             assert client.post(place, json=body).status_code == 200
         assert client.get("/readyz").status_code == 200
-        while rows(path, "SELECT 1 FROM holds"):
-            time.sleep(0.01)
+        wait_until(lambda: not rows(path, "SELECT 1 FROM holds"), "no hold is open")
         sent = len(emu.requests())
         damage(path)
         with unchanged(path):

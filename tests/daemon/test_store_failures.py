@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import NOON, an_app, copy_killed, opened, rows
+from support.waiting import until
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
@@ -59,11 +60,7 @@ def unwritable(ledger: Ledger, path: Path, kind: str) -> Iterator[None]:
 
 
 async def written(store: SqliteStore) -> None:
-    for _ in range(500):
-        if not store.waiting and store.problem is None:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never written")
+    await until(lambda: not store.waiting and store.problem is None, "all is written")
 
 
 @pytest.mark.parametrize("kind", ["full", "read-only"])

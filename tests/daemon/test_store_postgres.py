@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import NOON, Clock, PostgresPlace, abandon, an_app, opened, problems_of, rows
 from support.servers import PostgresServer
+from support.waiting import PATIENCE, until
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
@@ -34,14 +35,6 @@ async def hold(ledger: Ledger, bound: int = 100, app: str = "shop") -> OpenHold:
 def store_of(ledger: Ledger) -> PostgresStore:
     assert isinstance(ledger.store, PostgresStore)
     return ledger.store
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"never: {what}")
 
 
 @asynccontextmanager
@@ -224,7 +217,7 @@ async def test_more_operations_than_a_batch_has_room_for_are_all_written(
             Settlement(hold=f"none {number}", billed=1, kind="billed", at=NOON)
             for number in range(5_000)
         ]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*map(store_of(ledger).settle, settlements))
 
 
@@ -497,7 +490,7 @@ async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
             assert keeper is not None
             keeper.on_swept.append(stop)
             sweep = asyncio.create_task(keeper._sweep(store.node_id))
-            await asyncio.wait_for(stopped.wait(), 30)
+            await asyncio.wait_for(stopped.wait(), PATIENCE)
             for _ in range(100):
                 try:
                     await (await hold(other)).settle(1, "billed")
@@ -522,12 +515,12 @@ async def test_a_node_ends_where_a_lost_connection_hides_that_it_should(
     async def beat(_: Keeper) -> None:
         beating.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
             raise StoreUnavailable("the transaction cannot be ended: the connection is closed")
 
     monkeypatch.setattr(Keeper, "beat", beat)
-    async with asyncio.timeout(20), node(postgres_place, "a"):
+    async with asyncio.timeout(PATIENCE), node(postgres_place, "a"):
         await beating.wait()
 
 
@@ -574,4 +567,4 @@ async def test_a_slow_look_for_an_earlier_node_does_not_find_it_running(
             return found
 
         monkeypatch.setattr(Lane, "fetch", slow)
-        await asyncio.wait_for(keeper.wait_for_earlier("a"), 30)
+        await asyncio.wait_for(keeper.wait_for_earlier("a"), PATIENCE)

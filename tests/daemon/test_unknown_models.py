@@ -10,7 +10,7 @@ import pytest
 from support.daemon import GRANT, TestedDaemon
 from support.failing_provider import FailingProvider, failing_daemon
 from support.rpc_calls import RpcClient, audit_rows
-from support.servers import wait_until
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 

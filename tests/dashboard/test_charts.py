@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
-from anaphora.audit.report import CallSums
 from anaphora.dashboard.charts import (
     MOST_COLUMNS,
     calls_bars,
@@ -24,6 +23,7 @@ from anaphora.dashboard.charts import (
     spend_bars,
     turn_bars,
 )
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.plot import HEIGHT
 from anaphora.dashboard.values import Point, ShownCall
 
@@ -32,7 +32,7 @@ OVER_TIME = [spend_bars, share_line, saved_lost_bars, calls_bars]
 
 
 def point(number: int, **sums: int) -> Point:
-    return Point(start=START + 3600 * number, seconds=3600, sums=CallSums(**sums))
+    return Point(start=START + 3600 * number, seconds=3600, sums=CallTotals(**sums))
 
 
 def turn(number: int, **fields: object) -> ShownCall:
@@ -63,7 +63,7 @@ POINTS: dict[str, list[Point]] = {
     "negative": [point(n, calls=-5, input=-1, cost_nano_usd=-(10**9)) for n in range(3)],
     "negative savings": [point(n, saved_nano_usd=-(10**9), lost_nano_usd=5) for n in range(3)],
     "absurd": [point(0, calls=ABSURD, failed=2 * ABSURD, cost_nano_usd=ABSURD, read=9, input=1)],
-    "no time": [Point(start=math.nan, seconds=math.inf, sums=CallSums(calls=1))],
+    "no time": [Point(start=math.nan, seconds=math.inf, sums=CallTotals(calls=1))],
 }
 
 
@@ -104,7 +104,7 @@ def test_labels_of_dollars_fit_beside_the_plot(
 
 @pytest.mark.parametrize("seconds, labels", [(3_600, ["13:05"]), (86_400, ["Nov 28"])])
 def test_a_step_of_a_day_has_the_day_below_it(seconds: int, labels: list[str]) -> None:
-    drawn = read(calls_bars([Point(start=START, seconds=seconds, sums=CallSums(calls=1))]))
+    drawn = read(calls_bars([Point(start=START, seconds=seconds, sums=CallTotals(calls=1))]))
     assert [each.text for each in drawn.findall(".//div[@class='axis']//time")] == labels
 
 

@@ -10,7 +10,6 @@ import pytest
 from support.tables import each_row
 
 from anaphora.audit import AuditEnvelope
-from anaphora.audit.report import CallSums
 from anaphora.dashboard.figures import (
     call_cost,
     compact,
@@ -27,6 +26,7 @@ from anaphora.dashboard.figures import (
     usd,
     utc,
 )
+from anaphora.dashboard.past_calls.sums import CallTotals
 
 
 @each_row(
@@ -50,13 +50,13 @@ def test_dollars(nano: int | None, shown: str) -> None:
 @pytest.mark.parametrize(
     "sums, shown",
     [
-        (CallSums(calls=2), ("$0.00", "$0.00")),
-        (CallSums(calls=2, cost_nano_usd=12 * 10**9, lost=5, lost_nano_usd=10**9), ("$12.00", "$1.00")),
-        (CallSums(calls=2, cost_nano_usd=12 * 10**9, unpriced=1), ("$12.00+", "$0.00")),
-        (CallSums(calls=2, unpriced=2, lost=5), ("unknown", "unknown")),
+        (CallTotals(calls=2), ("$0.00", "$0.00")),
+        (CallTotals(calls=2, cost_nano_usd=12 * 10**9, lost=5, lost_nano_usd=10**9), ("$12.00", "$1.00")),
+        (CallTotals(calls=2, cost_nano_usd=12 * 10**9, unpriced=1), ("$12.00+", "$0.00")),
+        (CallTotals(calls=2, unpriced=2, lost=5), ("unknown", "unknown")),
     ],
 )  # fmt: skip
-def test_unknown_cost_of_calls_is_not_zero(sums: CallSums, shown: tuple[str, str]) -> None:
+def test_unknown_cost_of_calls_is_not_zero(sums: CallTotals, shown: tuple[str, str]) -> None:
     assert (spent(sums), lost_usd(sums)) == shown
 
 

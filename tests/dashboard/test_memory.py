@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.block_sums import sums_by_block
 from support.dashboard_data import varied_calls
 from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.memory import MemorySource
-from anaphora.dashboard.sums import sums_by_block
+from anaphora.dashboard.past_calls.memory import MemoryCalls
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.values import CallQuery, ShownCall, View
 
 NOW = 1_794_837_600.0
@@ -24,8 +24,8 @@ APPS, PROVIDERS, MODELS = (
 LABELS = sorted({block.label for call in CALLS for block in call.blocks})
 
 
-def source_of(calls: Iterable[AuditEnvelope], most: int = 10_000) -> MemorySource:
-    source = MemorySource(most)
+def source_of(calls: Iterable[AuditEnvelope], most: int = 10_000) -> MemoryCalls:
+    source = MemoryCalls(most)
     for number, call in enumerate(calls):
         source.add(ShownCall(id=str(number), call=call))
     return source
@@ -35,8 +35,8 @@ FILLED = source_of(CALLS)
 ALL = View(since=NOW - 4 * 86_400, until=NOW, range="custom")
 
 
-def sums_of(calls: Iterable[AuditEnvelope]) -> CallSums:
-    sums = CallSums()
+def sums_of(calls: Iterable[AuditEnvelope]) -> CallTotals:
+    sums = CallTotals()
     for call in calls:
         sums.add(call)
     return sums
@@ -123,7 +123,7 @@ def test_filters_offer_what_the_range_has() -> None:
     assert FILLED.names(View(since=0.0, until=60.0)).models == []
 
 
-def walk(source: MemorySource, query: CallQuery) -> list[list[str]]:
+def walk(source: MemoryCalls, query: CallQuery) -> list[list[str]]:
     """The ids of each page of a list."""
     pages, before = [], query.before
     while True:
@@ -184,7 +184,7 @@ def test_conversations_have_their_calls_in_order() -> None:
 
 def test_later_knowledge_of_side_calls_is_used() -> None:
     side: set[str] = set()
-    source = MemorySource(is_side_call=lambda id: id in side)
+    source = MemoryCalls(is_side_call=lambda id: id in side)
     source.add(ShownCall(id="1", call=AuditEnvelope(at=NOW, model="m", conversation="7")))
     assert [row.side_call for row in source.conversations(ALL)] == []
     view = View(since=NOW - 60, until=NOW + 60)
@@ -224,7 +224,7 @@ def test_names_are_bounded() -> None:
 
 
 def test_version_grows_with_calls_and_when_all_are_dropped() -> None:
-    source = MemorySource()
+    source = MemoryCalls()
     versions = [source.version()]
     source.add(ShownCall(id="1", call=AuditEnvelope(at=NOW, model="m", conversation="7")))
     versions.append(source.version())

@@ -23,16 +23,16 @@ from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
 from anaphora.cache.verdict.values import CHANGES, CauseKind
-from anaphora.dashboard.layout import document
-from anaphora.dashboard.memory import MemorySource
+from anaphora.dashboard.layout import document, static_content
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.pages.conversations import ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
+from anaphora.dashboard.past_calls.memory import MemoryCalls
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import Page, PageContent, Section, Site, page_request
-from anaphora.dashboard.static_files import static_content
-from anaphora.dashboard.values import AppRow, CallSource, ShownCall
+from anaphora.dashboard.values import AppRow, ShownCall
 from anaphora.dashboard.view import view_from_query
 
 NOW = 1_795_871_100.0
@@ -50,7 +50,7 @@ SITE = Site(
 
 
 class MakesPage(Protocol):
-    def __call__(self, source: CallSource, *, start: htpy.Node = None) -> Page: ...
+    def __call__(self, source: PastCalls, *, start: htpy.Node = None) -> Page: ...
 
 
 PAGES: Mapping[str, MakesPage] = {
@@ -60,15 +60,15 @@ PAGES: Mapping[str, MakesPage] = {
 }
 
 
-def source_of(calls: Iterable[AuditEnvelope | ShownCall]) -> MemorySource:
-    source = MemorySource()
+def source_of(calls: Iterable[AuditEnvelope | ShownCall]) -> MemoryCalls:
+    source = MemoryCalls()
     for number, call in enumerate(calls, 1):
         source.add(call if isinstance(call, ShownCall) else ShownCall(id=str(number), call=call))
     return source
 
 
 def shown(
-    page: Page, path: str, source: CallSource, query: str = "range=month"
+    page: Page, path: str, source: PastCalls, query: str = "range=month"
 ) -> tuple[PageContent, str]:
     """The content of a page, and the whole page."""
     request = page_request("GET", path, query, NOW)
@@ -77,14 +77,14 @@ def shown(
     return content, document(SITE, content, request.view, names, path).decode()
 
 
-def visit(path: str, source: CallSource, query: str = "range=month") -> str:
+def visit(path: str, source: PastCalls, query: str = "range=month") -> str:
     """The whole page at a path."""
     page = ConversationPage(source) if path.startswith("conversation/") else PAGES[path](source)
     return shown(page, path, source, query)[1]
 
 
 @pytest.fixture(scope="module")
-def varied() -> MemorySource:
+def varied() -> MemoryCalls:
     return source_of(varied_calls(NOW))
 
 
@@ -110,7 +110,7 @@ def links(page: str) -> dict[str, str]:
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("calls", ["varied", "none", "hostile"])
 def test_pages_have_nothing_inline_and_no_id_twice(
-    path: str, calls: str, varied: MemorySource
+    path: str, calls: str, varied: MemoryCalls
 ) -> None:
     sources = {"varied": varied, "none": source_of([]), "hostile": source_of(hostile_calls(NOW))}
     source = sources[calls]
@@ -143,7 +143,7 @@ def test_half_of_a_surrogate_pair_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_have_landmarks_headings_and_labels(path: str, varied: MemorySource) -> None:
+def test_pages_have_landmarks_headings_and_labels(path: str, varied: MemoryCalls) -> None:
     page = visit(path, varied)
     for landmark in ("header", "nav", "main", "footer"):
         assert len(re.findall(rf"<{landmark}[\s>]", page)) == 1
@@ -156,7 +156,7 @@ def test_pages_have_landmarks_headings_and_labels(path: str, varied: MemorySourc
 
 
 def test_the_page_of_a_conversation_is_in_the_section_of_conversations(
-    varied: MemorySource,
+    varied: MemoryCalls,
 ) -> None:
     id = varied.conversations(view_from_query({"range": "month"}, NOW))[0].id
     page = visit(f"conversation/{id}", varied)
@@ -178,7 +178,7 @@ def test_an_empty_page_says_what_to_do(path: str) -> None:
 # ── Range and filters ────────────────────────────────────────────────────────────────────────────
 
 
-def test_ranges_keep_the_filters_and_filters_the_range(varied: MemorySource) -> None:
+def test_ranges_keep_the_filters_and_filters_the_range(varied: MemoryCalls) -> None:
     page = visit("", varied, "range=week&app=code-review&model=gpt-5.2")
     query = dict(parse_qsl(urlsplit(links(page)["Month"]).query))
     assert query == {"range": "month", "app": "code-review", "model": "gpt-5.2"}
@@ -191,14 +191,14 @@ def test_ranges_keep_the_filters_and_filters_the_range(varied: MemorySource) -> 
     }
 
 
-def test_a_custom_range_is_kept_by_the_filters(varied: MemorySource) -> None:
+def test_a_custom_range_is_kept_by_the_filters(varied: MemoryCalls) -> None:
     query = "range=custom&since=2026-11-01T00:00&until=2026-11-28T00:00"
     page = visit("", varied, query)
     assert '<input type="hidden" name="since" value="2026-11-01T00:00:00">' in page
     assert 'type="datetime-local" name="since" value="2026-11-01T00:00"' in page
 
 
-def test_a_name_in_a_table_sets_the_filter(varied: MemorySource) -> None:
+def test_a_name_in_a_table_sets_the_filter(varied: MemoryCalls) -> None:
     page = visit("", varied)
     query = dict(parse_qsl(urlsplit(links(page)["code-review"]).query))
     assert view_from_query(query, NOW).app == "code-review"
@@ -214,7 +214,7 @@ def test_hostile_names_can_be_filtered_by(name: str) -> None:
 # ── What they show ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_overview_sums_the_calls_up(varied: MemorySource) -> None:
+def test_the_overview_sums_the_calls_up(varied: MemoryCalls) -> None:
     total = varied.overview(view_from_query({"range": "month"}, NOW)).total
     page = visit("", varied)
     figures = dict(zip(texts(page, "dt"), re.findall(r'class="value">([^<]*)', page), strict=False))
@@ -233,7 +233,7 @@ def test_the_overview_sums_the_calls_up(varied: MemorySource) -> None:
     assert "use a longer TTL" in page
 
 
-def test_spend_is_shown_against_grants_the_nearest_to_a_limit_first(varied: MemorySource) -> None:
+def test_spend_is_shown_against_grants_the_nearest_to_a_limit_first(varied: MemoryCalls) -> None:
     apps = [
         AppRow(id="calm", today_nano_usd=10**9, day_limit=10**10),
         AppRow(id="free", today_nano_usd=10**9),
@@ -342,7 +342,7 @@ def test_a_conversation_that_is_not_there() -> None:
     assert links(page)["All conversations"] == "/ui/conversations"
 
 
-def test_the_block_that_costs_most_comes_first_with_what_to_do(varied: MemorySource) -> None:
+def test_the_block_that_costs_most_comes_first_with_what_to_do(varied: MemoryCalls) -> None:
     rows = varied.blocks(view_from_query({"range": "month"}, NOW))
     worst = max(rows, key=lambda row: row.lost_nano_usd)
     page = visit("blocks", varied)

@@ -10,8 +10,8 @@ import htpy
 from support.dashboard_data import varied_calls
 
 from anaphora.dashboard.charts import spend_bars
-from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.pages.overview import causes_card, headline
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.report import report_file
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import view_from_query
@@ -20,7 +20,7 @@ NOW = 1_795_871_100.0
 
 
 def made() -> str:
-    source = MemorySource()
+    source = MemoryCalls()
     for number, call in enumerate(varied_calls(NOW)):
         source.add(ShownCall(id=str(number), call=call))
     overview = source.overview(view_from_query({"range": "month"}, NOW))

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import htpy
 import httpx
 import msgspec
 import pytest
+from support.waiting import wait_until
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
+from anaphora.dashboard.layout import static_url
 from anaphora.dashboard.page_site import POLICY, PageSite
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Section, Site, page_request
-from anaphora.dashboard.static_files import static_url
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.view import query_of, view_from_query
 from anaphora.errors import InvalidRequest, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import running
 
 HOSTILE = "<script>document.title='owned'</script>"
@@ -34,7 +33,7 @@ NOW = 1_794_837_600.0
 class CountPage:
     """Says how many calls there are, and what was asked for."""
 
-    def __init__(self, source: MemorySource) -> None:
+    def __init__(self, source: MemoryCalls) -> None:
         self._source = source
 
     def content(self, request: PageRequest, site: Site) -> PageContent:
@@ -57,7 +56,7 @@ class TestedSite:
     __test__ = False
 
     def __init__(self) -> None:
-        self.source = MemorySource()
+        self.source = MemoryCalls()
         self.allowed = True
         self.now = NOW
         pages = {"": CountPage(self.source), "blocks": CountPage(self.source)}
@@ -232,5 +231,4 @@ def test_stream_of_a_closed_page_ends(site: TestedSite) -> None:
         lines = response.iter_lines()
         next(lines)
         assert site.app.is_busy
-    while site.app.is_busy:  # the server notices it soon
-        time.sleep(0.01)
+    wait_until(lambda: not site.app.is_busy, "the server notices it")

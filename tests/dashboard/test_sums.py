@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec.structs import replace
+from support.block_sums import sums_by_block
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.sums import sums_by_block
-from anaphora.dashboard.values import BlockSums
+from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals
 
 BLOCKS = (
     AuditBlock(label="identity", kind="system", tokens=300, marker=True, ttl="5m"),
@@ -43,7 +42,7 @@ def test_reads_that_are_not_reported_are_in_no_share() -> None:
     common: dict[str, Any] = {"at": 0.0, "model": "m", "blocks": BLOCKS}
     silent = AuditEnvelope(**common, usage=AuditUsage(uncached=1_000, output=10))
     reports = AuditEnvelope(**common, usage=AuditUsage(uncached=100, read=300, output=10))
-    total, blocks = CallSums(), BlockSums()
+    total, blocks = CallTotals(), BlockSums()
     for call, share in ((silent, None), (reports, 0.75)):
         total.add(call)
         blocks.add_sums(sums_by_block(call)["identity"])

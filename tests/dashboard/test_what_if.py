@@ -22,8 +22,8 @@ from support.emulated_client import settings as provider_settings
 
 from anaphora import AsyncClient, PromptBlock, catalog, emulator
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, calls
-from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.pages.what_if import WhatIfPage
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import Section, Site, page_request
 from anaphora.dashboard.values import ShownCall
 from anaphora.dashboard.what_if import (
@@ -486,7 +486,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def page(log: Log, query: str = "", *, now: float = 1.79e9 + 20_000) -> str:
-    source = MemorySource()
+    source = MemoryCalls()
     for number, call in enumerate(log):
         source.add(ShownCall(id=str(number), call=call))
     request = page_request("GET", "what-if", query, now)

@@ -11,7 +11,8 @@ from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.faults import HEADER
 from anaphora.emulator.server import Emulator

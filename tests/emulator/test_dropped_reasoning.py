@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.emulated_client import LONG
+from support.waiting import PATIENCE
 
 from anaphora import catalog
 from anaphora.emulator.server import Emulator
@@ -40,7 +41,7 @@ def usage(emu: Emulator, model: str, items: list[Json], **options: Any) -> tuple
         **options,
     }
     headers = {"authorization": "Bearer sk-x"}
-    answer = httpx.post(f"{emu.url}/v1/responses", json=body, headers=headers, timeout=60)
+    answer = httpx.post(f"{emu.url}/v1/responses", json=body, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     billed = answer.json()["usage"]
     return billed["input_tokens"], billed["input_tokens_details"]["cached_tokens"]

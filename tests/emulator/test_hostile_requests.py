@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 import socket
-import time
 from typing import Any
 
 import httpx
@@ -14,10 +13,11 @@ import pytest
 from support.hostile import BODIES, CHAT, KEYED, mutated
 from support.raw_http import RawResponse, exchange, read_response, request_bytes
 from support.tables import each_row
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator, wire
-from anaphora.emulator import Emulator, EmulatorOptions
-from anaphora.emulator.engine import Engine, Latency
+from anaphora.emulator import Emulator, EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.server import application
 from anaphora.errors import Upstream
@@ -131,7 +131,7 @@ def test_slow_and_aborted_uploads_are_no_calls(path: str) -> None:
         answer = exchange(address.port, data)
         assert answer.status == 408
         assert "too long to arrive" in str(error_of(path, answer))
-        with socket.create_connection((address.host, address.port), 30) as connection:
+        with socket.create_connection((address.host, address.port), PATIENCE) as connection:
             connection.sendall(data)
         assert httpx.get(f"{address.url}/_emulator/requests").json()["requests"] == []
     assert engine.journal.entries() == []
@@ -142,12 +142,10 @@ def test_call_ends_when_the_client_is_gone() -> None:
     app = application(engine)
     with running(app, host="127.0.0.1", extra="emulator") as address:
         data = request_bytes("POST", "/v1/chat/completions", CALL, **KEYED)
-        with socket.create_connection((address.host, address.port), 30) as connection:
+        with socket.create_connection((address.host, address.port), PATIENCE) as connection:
             connection.sendall(data)
-            while not app._open:
-                time.sleep(0.005)
-        while app._open:
-            time.sleep(0.005)
+            wait_until(lambda: app._open, "the call is open")
+        wait_until(lambda: not app._open, "the call ends")
         assert len(engine.journal.entries()) == 1
 
 
@@ -266,7 +264,7 @@ def test_fault_header_needs_the_option(path: str) -> None:
 
 def test_two_responses_on_one_connection(emu: Emulator) -> None:
     """A refused request does not disturb the next one."""
-    with socket.create_connection((emu.host, emu.port), 30) as connection:
+    with socket.create_connection((emu.host, emu.port), PATIENCE) as connection:
         connection.sendall(request_bytes("POST", "/v1/chat/completions", CALL, origin=EVIL))
         assert read_response(connection).status == 403
     assert (

@@ -13,6 +13,7 @@ import anthropic
 import openai
 import pytest
 from support.emulated_client import connected
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import catalog, emulator
 from anaphora.analysis.trace.format import read_line
@@ -77,7 +78,12 @@ async def fan_out(emu: Emulator, provider: str, *, warm: bool) -> None:
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
-def test_calls_at_once_read_nothing(emu: Emulator, provider: str) -> None:
+def test_calls_at_once_read_nothing(
+    emu: Emulator, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine sends them one after another.
+    monkeypatch.setattr("anaphora.emulator.server._TOGETHER", 1.0)
+    monkeypatch.setattr("anaphora.emulator.server._LONGEST_HOLD", PATIENCE)
     asyncio.run(fan_out(emu, provider, warm=False))
     assert outcomes(emu) == ["new"] * CALLS
 
@@ -111,13 +117,12 @@ def test_latency_decides_what_overlaps() -> None:
     """A call that is sent while the first one waits for its response reads nothing, and the next
     one reads what both wrote."""
     with (
-        emulator.running(EmulatorOptions(latency=Latency(first=0.4))) as emu,
+        emulator.running(EmulatorOptions(latency=Latency(first=1.0))) as emu,
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
         ThreadPoolExecutor(2) as pool,
     ):
         first = pool.submit(claude, client, 1)
-        while not emu.requests():
-            pass
+        wait_until(emu.requests, "the first call arrives")
         claude(client, 2)
         first.result()
         claude(client, 3)
@@ -186,7 +191,7 @@ def test_sessions_predict_what_overlapping_calls_are_billed(emu: Emulator) -> No
 
 
 def marked_prompt(tail: object) -> TokenRuns:
-    return TokenRuns([("shared", 5000), (tail, 20)], markers=(Mark(0, "5m"),))
+    return TokenRuns.given([("shared", 5000), (tail, 20)], markers=(Mark(0, "5m"),))
 
 
 @pytest.mark.parametrize("model", [("anthropic", CLAUDE), ("openai", "gpt-4o"), ("deepseek", "x")])

@@ -110,10 +110,10 @@ def test_calls_stay_on_the_pages_when_their_prompts_are_dropped() -> None:
     calls = EmulatorCalls(engine)
     calls.update()
     view = View(since=0.0, until=60.0)
-    overview = calls.overview(view)
+    overview = calls.source.overview(view)
     assert overview.total.calls == 12
     assert overview.total.unpriced == 0
-    assert {row.calls for row in calls.blocks(view) if row.label == "system0"} == {12}
+    assert {row.calls for row in calls.source.blocks(view) if row.label == "system0"} == {12}
 
 
 def generate(system: str) -> EmulatorRequest:

@@ -16,16 +16,17 @@ import openai
 import pytest
 from google import genai
 from google.genai import types
+from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.faults import HEADER, KINDS, Faults
 from anaphora.emulator.server import Emulator
 
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 MISSING = "the end is missing"
 #: How long a client waits for the next byte.
-PATIENCE, IMPATIENCE = 30.0, 0.3
+IMPATIENCE = 0.3
 
 #: A client, the fault to ask for, and whether to stream.
 AskFunction = Callable[[Any, str, bool], Any]

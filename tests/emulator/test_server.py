@@ -16,9 +16,11 @@ import httpx
 import openai
 import pytest
 from support.tables import each_row
+from support.waiting import PATIENCE
 
 from anaphora import emulator
-from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
+from anaphora.emulator import EmulatorOptions, Latency
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Journal
 from anaphora.emulator.replies.script import Script
@@ -316,7 +318,7 @@ def test_command_serves_until_interrupted(tmp_path: Path) -> None:
             for path in ("/v1/models", "/v1/models", "/mistral/v1/models", "/_emulator/requests")
         ]
         os.kill(child.pid, signal.SIGINT)
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
     assert statuses == [503, 200, 404, 200]
 
 
@@ -336,7 +338,7 @@ def test_port_in_use_raises(emu: Emulator) -> None:
 @pytest.mark.parametrize("port", ["99999", "-1", "x"])
 def test_bad_port_is_a_usage_error(port: str) -> None:
     with start("--port", port) as child:
-        assert child.wait(20) == 2
+        assert child.wait(PATIENCE) == 2
         assert child.stderr is not None
         assert "--port" in child.stderr.read()
 
@@ -344,7 +346,7 @@ def test_bad_port_is_a_usage_error(port: str) -> None:
 @pytest.mark.parametrize("name", ["http://emulator", "emulator:80"])
 def test_bad_allowed_host_is_a_usage_error(name: str) -> None:
     with start("--allow-host", name) as child:
-        assert child.wait(20) == 2
+        assert child.wait(PATIENCE) == 2
         assert child.stderr is not None
         assert "write it without scheme and port" in child.stderr.read()
 
@@ -357,7 +359,7 @@ def test_invalid_script_stops_the_command(tmp_path: Path, text: str, message: st
     file = tmp_path / "script.yaml"
     file.write_text(text)
     with start("--port", "1", "--script", str(file)) as child:
-        assert child.wait(20) == 2
+        assert child.wait(PATIENCE) == 2
         assert child.stderr is not None
         assert message in child.stderr.read()
 

@@ -17,8 +17,8 @@ from support.tables import each_row
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
-from anaphora.emulator import strict
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions, strict
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
 from anaphora.emulator.journal import ModelFacts

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from support import traces
+from support.waiting import PATIENCE
 
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
@@ -78,7 +79,7 @@ def lenient() -> Iterator[Emulator]:
 def test_bill_equals_the_simulator(lenient: Emulator, name: str) -> None:
     emu = lenient
     calls = read = 0
-    with httpx.Client(base_url=emu.url, headers=KEYS, timeout=30) as client:
+    with httpx.Client(base_url=emu.url, headers=KEYS, timeout=PATIENCE) as client:
         for played in conversations(name):
             emu.reset()
             for index, sent in enumerate(played.trace.sent[:CALLS]):

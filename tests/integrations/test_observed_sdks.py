@@ -35,7 +35,7 @@ from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.integrations.httpx_transport import ObservedTransport
 from anaphora.integrations.observation import shared
-from anaphora.proxy.judged_call import JudgedCall
+from anaphora.traffic.sums import JudgedCall
 
 #: google-genai subclasses aiohttp's session, which aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")

@@ -34,7 +34,8 @@ from support.observed import (
     gpt,
     openai_client,
 )
-from support.socket_upstream import PATIENCE, UpstreamConnection, socket_upstream
+from support.socket_upstream import UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 import anaphora
 from anaphora.client.response import Record
@@ -43,9 +44,9 @@ from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses
 from anaphora.integrations.observation import shared
 from anaphora.integrations.sdk import transport
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import CallJudge
-from anaphora.proxy.placing import Placer
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.placing import Placer
+from anaphora.traffic.sums import JudgedCall
 
 PACKAGES: list[Any] = [httpx, httpx2]
 MESSAGE = {
@@ -686,7 +687,7 @@ print(json.dumps([len(calls), [str(each) for each in written]]))
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

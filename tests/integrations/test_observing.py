@@ -26,6 +26,7 @@ from support.observed import (
     claude,
     close,
 )
+from support.waiting import PATIENCE
 
 import anaphora
 from anaphora.emulator.server import Emulator
@@ -33,8 +34,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.integrations import observation
 from anaphora.integrations.addresses import Addresses, RequestAddress
 from anaphora.integrations.observation import shared
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import CallJudge
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.sums import JudgedCall
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
 
@@ -368,4 +369,4 @@ with anaphora.observing() as seen:
     pass
 assert seen.calls == ()
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

@@ -17,6 +17,7 @@ from support.event_loops import in_event_loop
 from support.servers import PostgresServer, free_port
 from support.tables import each_row
 from support.transaction_pooler import TransactionPooler
+from support.waiting import PATIENCE
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
@@ -103,7 +104,7 @@ async def test_what_is_done_on_a_new_connection_has_an_end(database_url: str) ->
 
     lane = Lane(PostgresAddress.parse(database_url), "test", on_connect=stuck, timeout=0.1)
     with pytest.raises(StoreUnavailable, match="no answer in time"):
-        await asyncio.wait_for(lane.fetch("SELECT 1"), 30)
+        await asyncio.wait_for(lane.fetch("SELECT 1"), PATIENCE)
 
 
 @in_event_loop
@@ -365,12 +366,12 @@ async def test_a_transaction_ends_with_its_caller_where_the_server_hangs(
 async def test_a_lane_with_patience_fails_all_who_wait_for_a_server_that_hangs(
     postgres_server: PostgresServer, database_url: str
 ) -> None:
-    lane = Lane(PostgresAddress.parse(database_url), "test", timeout=0.1, patience=0.5)
+    lane = Lane(PostgresAddress.parse(database_url), "test", timeout=1.0, patience=2.0)
     assert await lane.fetchval("SELECT 1") == 1
     postgres_server.pause()
     try:
         waiting = [lane.fetch("SELECT 1") for _ in range(5)]
-        outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 4)
+        outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 15)
         assert [type(one) for one in outcomes] == [StoreUnavailable] * 5
         assert lane.problem
     finally:

@@ -21,9 +21,9 @@ from anaphora.catalog import dialects
 from anaphora.emulator.faults import HEADER
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.auditing import ProxyAudit
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
+from anaphora.traffic.judging import Judge
 
 KEY = "sk-canary-9aF3xLq8ZpQ"
 SYSTEM = "SYSTEMCANARY You are terse. " * 400

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import PATIENCE, wait_until
 
 import anaphora
 from anaphora.errors import InvalidRequest
@@ -33,7 +34,6 @@ _RUN = (
     f" package.__path__ = {list(anaphora.__path__)!r}; from anaphora.proxy import launch;"
     " sys.exit(launch.run(sys.argv[1:], os.environ))"
 )
-_SECONDS = 20
 #: Takes its terminal, as a login shell does, and becomes bash.
 _SHELL = (
     "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
@@ -74,7 +74,7 @@ class Terminal:
 
     def until(self, pattern: str) -> str:
         """What was shown up to and including the pattern; the rest is kept."""
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + PATIENCE
         while (found := re.search(pattern, self.shown)) is None:
             ready, _, _ = select.select([self.main], [], [], max(0, end - time.monotonic()))
             assert ready, f"{pattern!r} does not come; shown: {self.shown!r}"
@@ -298,10 +298,7 @@ def test_terminal_that_hangs_up_ends_the_command(terminal: Terminal, tmp_path: P
     terminal.until("<up>\r?\n")
     os.close(terminal.side)
     os.close(terminal.main)
-    end = time.monotonic() + _SECONDS
-    while not file.exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(file.exists, "the command ends")
 
 
 # ── Without a terminal ───────────────────────────────────────────────────────────────────────────

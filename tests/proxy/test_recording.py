@@ -22,7 +22,6 @@ from support.sdk_exchanges import KEY, asker
 from anaphora import catalog, emulator, errors
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
 from anaphora.proxy.recording import CompleteUpstreamResponse, RecordedUpstream
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
@@ -31,6 +30,7 @@ from anaphora.replay.fixture import Fixture, FixturePiece
 from anaphora.replay.keys import ReplayRequest, key_of
 from anaphora.replay.player import Mode
 from anaphora.replay.rules import MatchRules
+from anaphora.traffic.calls import ProxyRoute, UpstreamRequest
 
 #: Where aiohttp is installed google-genai uses it, in a way that aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")

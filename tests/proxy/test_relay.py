@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_http import exchange, read_response, request_bytes
 from support.socket_upstream import (
-    PATIENCE,
     CallList,
     SocketUpstream,
     UpstreamConnection,
     answering,
     socket_upstream,
 )
+from support.waiting import PATIENCE
 
 from anaphora.proxy.server import Proxy, running
 

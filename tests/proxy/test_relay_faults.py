@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.waiting import PATIENCE
 
 from anaphora.emulator.faults import HEADER, KINDS
 from anaphora.emulator.server import Emulator
@@ -33,7 +34,7 @@ def proxy(running_emulator: Emulator) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=30, trust_env=False) as opened:
+    with httpx.Client(timeout=PATIENCE, trust_env=False) as opened:
         yield opened
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_http import exchange
-from support.socket_upstream import PATIENCE, SocketUpstream, UpstreamConnection, socket_upstream
+from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.proxy.server import Proxy, running
 

@@ -14,9 +14,9 @@ from support.forward_proxy import forward_proxy
 from support.raw_http import RawResponse, exchange, request_bytes
 from support.raw_server import RawServer, answering, raw_server, reply
 
-from anaphora.proxy.exchange import ProxyRoute
+from anaphora.proxy.routes import NetworkUpstream
 from anaphora.proxy.server import running
-from anaphora.proxy.upstream import NetworkUpstream
+from anaphora.traffic.calls import ProxyRoute
 
 PASSWORD = "user:canary-word"
 

@@ -12,19 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.raw_http import exchange, request_bytes
-from support.socket_upstream import (
-    PATIENCE,
-    CallList,
-    UpstreamConnection,
-    answering,
-    socket_upstream,
-)
+from support.socket_upstream import CallList, UpstreamConnection, answering, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.proxy import observing
-from anaphora.proxy.exchange import RelayedCall
 from anaphora.proxy.server import running
 from anaphora.serving import server
 from anaphora.serving.server import tuned_interpreter
+from anaphora.traffic.calls import RelayedCall
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 

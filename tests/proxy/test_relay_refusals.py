@@ -13,9 +13,9 @@ from support.tables import each_row
 
 from anaphora import wire
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.exchange import ProxyRoute
 from anaphora.proxy.routes import RouteTable, default_routes
 from anaphora.proxy.server import Proxy, running
+from anaphora.traffic.calls import ProxyRoute
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 HOST = "Host: localhost\r\n"

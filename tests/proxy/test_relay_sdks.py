@@ -18,8 +18,8 @@ from support.socket_upstream import (
 )
 
 from anaphora.errors import RateLimited
-from anaphora.proxy.exchange import ProxyRoute
 from anaphora.proxy.server import Proxy, running
+from anaphora.traffic.calls import ProxyRoute
 
 #: Where aiohttp is installed google-genai uses it, in a way that aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")

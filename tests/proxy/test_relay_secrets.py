@@ -12,17 +12,17 @@ import pytest
 from rich.console import Console
 from support.raw_http import exchange, request_bytes
 from support.socket_upstream import (
-    PATIENCE,
     CallList,
     Handler,
     UpstreamConnection,
     answering,
     socket_upstream,
 )
+from support.waiting import PATIENCE
 
-from anaphora.proxy.exchange import RelayedCall, UpstreamRequest
 from anaphora.proxy.relay import RelayHandler
 from anaphora.proxy.server import running
+from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 
 KEY = "sk-canary-0123456789abcdef"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: session=%b\r\n\r\n{}" % KEY.encode()

@@ -10,18 +10,17 @@ from collections.abc import Iterator
 import pytest
 from support.raw_http import exchange, read_response, request_bytes
 from support.socket_upstream import (
-    PATIENCE,
     CallList,
     Handler,
     UpstreamConnection,
     answering,
     socket_upstream,
 )
+from support.waiting import PATIENCE
 
-from anaphora.proxy import exchange as proxy_exchange
 from anaphora.proxy import relay
-from anaphora.proxy.exchange import UpstreamRequest
 from anaphora.proxy.server import Proxy, running
+from anaphora.traffic.calls import KEPT_BYTES, UpstreamRequest
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -356,7 +355,7 @@ def test_larger_response_is_relayed_and_not_kept(keeping_little: None) -> None:
 
 
 def test_kept_size_is_the_documented_one() -> None:
-    assert proxy_exchange.KEPT_BYTES == 32 * 1024 * 1024
+    assert KEPT_BYTES == 32 * 1024 * 1024
 
 
 # ── Stopping ─────────────────────────────────────────────────────────────────────────────────────

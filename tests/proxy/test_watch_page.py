@@ -17,13 +17,11 @@ from support.browser import Chromium, needs_chromium
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.judging import Judge
-from anaphora.proxy.page import WatchPage
-from anaphora.proxy.report import watch_report
+from anaphora.proxy.page import WatchedCalls, WatchPage, watch_report
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.summary import CallSums, summarise
-from anaphora.proxy.watched_calls import WatchedCalls
+from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import CallSums
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 KEY = "sk-canary-9aF3xLq8ZpQ"
@@ -111,7 +109,7 @@ def watched() -> Iterator[Watched]:
 
 def test_overview_has_the_sums_of_the_command(watched: Watched) -> None:
     page = watched.text()
-    assert f"Since the start: {summarise(watched.judge).headline}." in page
+    assert f"Since the start: {watched.judge.summary().headline}." in page
     assert "7 calls, 2 other requests such as token counts (not listed), " in page
     assert ", 1 break." in page
     assert "past the proxy" in page
@@ -159,7 +157,7 @@ def test_side_calls_are_marked_among_the_conversations(watched: Watched) -> None
 
 
 def test_sums_of_side_calls_are_those_of_their_conversations(watched: Watched) -> None:
-    summary, totals = summarise(watched.judge), watched.judge.totals
+    summary, totals = watched.judge.summary(), watched.judge.totals
     for side, sums in ((False, summary.judged), (True, summary.side_calls)):
         direct = CallSums()
         for each in totals.conversations:

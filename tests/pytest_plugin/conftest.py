@@ -11,15 +11,6 @@ import granian.server.embed  # noqa: F401
 import httpcore2  # noqa: F401
 import pytest
 
-import anaphora.emulator.server
-import anaphora.proxy.judging
-import anaphora.proxy.recording
-import anaphora.proxy.server
-import anaphora.pytest_plugin.contract
-import anaphora.pytest_plugin.recordings
-import anaphora.pytest_plugin.redirect
-import anaphora.pytest_plugin.report  # noqa: F401
-
 
 @pytest.fixture(autouse=True)
 def no_other_agent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,10 +208,10 @@ def test_other_words_stay(text: str) -> None:
 
 
 def test_patterns_of_the_user(tmp_path: object) -> None:
-    redaction = Redaction(patterns=[r"acme-[0-9]{6}", r"(?<=y)x*"])
+    redaction = Redaction(patterns=[r"acme-[0-9]{6}", r"\bx*"])
     made = stored(b"by acme-123", b"456, not acme-1", redaction=redaction)
     assert [piece.data for piece in made.pieces] == [b"by <secret>", b", not acme-1"]
-    for wrong, reason in (("[", "not a regular expression"), ("(a+)+b", "may take more than")):
+    for wrong, reason in (("[", "not a regular expression"), ("(?<=y)x+", "look-around")):
         with pytest.raises(InvalidRequest, match=f"patterns: .*: {reason}"):
             Redaction(patterns=[wrong])
 

@@ -15,9 +15,10 @@ import httpx
 import pytest
 from support.certificates import write_certificate
 from support.raw_http import read_response, request_bytes
+from support.waiting import PATIENCE
 
 from anaphora.errors import Io, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.asyncio_server import (
     PEER,
     PeerCredentials,
@@ -26,7 +27,6 @@ from anaphora.serving.asyncio_server import (
 )
 from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, in_thread
 
 LIMITS = BodyLimits(size=100_000, write_seconds=0.2)
@@ -112,7 +112,7 @@ def connect(served: Path | ServerAddress, data: bytes) -> socket.socket:
         connection.connect(str(served))
     else:
         connection = socket.create_connection((served.host, served.port))
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE)
     if data:  # the peer may have closed the connection already
         connection.sendall(data)
     return connection
@@ -176,12 +176,12 @@ def test_error_within_a_response_cuts_the_connection(client: httpx.Client) -> No
 
 def test_disconnect_cancels_the_work(served: Path | ServerAddress, handler: Handler) -> None:
     connect(served, request_bytes("GET", "/hang")).close()
-    assert handler.disconnected.wait(10)
+    assert handler.disconnected.wait(PATIENCE)
 
 
 def test_slow_reader_is_disconnected(served: Path | ServerAddress, handler: Handler) -> None:
     with connect(served, request_bytes("GET", "/endless")) as connection:
-        assert handler.disconnected.wait(10)
+        assert handler.disconnected.wait(PATIENCE)
         # The system keeps megabytes for a connection over TCP.
         assert handler.written < 200 * len(PIECE)
         received = 0

@@ -8,7 +8,7 @@ import pytest
 from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
-from anaphora.serving.guard import HostGuard
+from anaphora.serving.app import HostGuard
 
 LOCAL, EVERY = "127.0.0.1", "0.0.0.0"
 

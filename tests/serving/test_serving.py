@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 from support.raw_http import exchange, read_response, request_bytes
+from support.waiting import PATIENCE
 
 from anaphora.errors import InvalidRequest, Io, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, free_port, running
 
 LIMITS = BodyLimits(size=1000)
@@ -67,7 +67,7 @@ class Served:
         self.echo, self.port, self.url, self.app = echo, address.port, address.url, app
 
     def connect(self, data: bytes) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), 30)
+        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         connection.sendall(data)
         return connection
 
@@ -96,7 +96,7 @@ def test_body_above_the_limit_is_refused(served: Served, size: int, chunked: boo
     """The client gets the answer, though it has not sent everything."""
     body = b"x" * size
     content: Any = (body[at : at + 65_536] for at in range(0, size, 65_536)) if chunked else body
-    answer = httpx.post(f"{served.url}/big", content=content, timeout=30)
+    answer = httpx.post(f"{served.url}/big", content=content, timeout=PATIENCE)
     assert answer.status_code == 413
     assert answer.text == "the request body is larger than 1,000 bytes"
     assert answer.headers["x-path"] == "/big"
@@ -152,7 +152,7 @@ def test_aborted_upload_is_no_request(
     served: Served, data: bytes, leave: Callable[[socket.socket], None]
 ) -> None:
     connection = served.connect(data.replace(b"content-length: \r\n", b""))
-    assert served.echo.reading.wait(30)
+    assert served.echo.reading.wait(PATIENCE)
     leave(connection)
     assert httpx.get(f"{served.url}/next").text == "0"
     assert served.echo.handled == ["/next"]
@@ -209,9 +209,9 @@ def test_response_ends_when_the_client_is_gone(
     if path == "/stream":
         assert connection.recv(100)
     else:
-        assert served.echo.reading.wait(30)
+        assert served.echo.reading.wait(PATIENCE)
     connection.close()
-    assert served.echo.ended.wait(30)
+    assert served.echo.ended.wait(PATIENCE)
     assert httpx.get(served.url).text == "0"
     assert caplog.text == ""
     assert capfd.readouterr() == ("", "")

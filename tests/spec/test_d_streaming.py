@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from support.daemon import GRANT, TestedDaemon, running_daemon
 from support.rpc_calls import RpcClient, request
-from support.socket_upstream import PATIENCE
 from support.streaming_provider import StreamingProvider, streaming_provider
+from support.waiting import PATIENCE
 
 from anaphora.cli.main import main
 from anaphora.client.config.secrets import Secret

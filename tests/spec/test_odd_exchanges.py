@@ -17,10 +17,10 @@ from support.rpc_calls import audit_rows
 from support.socket_upstream import socket_upstream
 
 from anaphora import AsyncClient, catalog, errors, wire
-from anaphora.proxy.exchange import ProxyRoute
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.server import running
 from anaphora.rendered import Plan
+from anaphora.traffic.calls import ProxyRoute
+from anaphora.traffic.judging import Judge
 from anaphora.values import Message, Reply, ReplyFail, Text, Usage
 
 pytestmark = needs_odd_exchanges

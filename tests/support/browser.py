@@ -30,6 +30,7 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -55,8 +56,8 @@ FLAGS = [
 ]
 
 
-#: Milliseconds for something to appear: machines are noisy.
-TIMEOUT = 20_000
+#: Milliseconds for something to appear.
+TIMEOUT = int(PATIENCE * 1000)
 expect.set_options(timeout=TIMEOUT)
 
 

@@ -29,15 +29,14 @@ import msgspec
 from support.daemon import GRANT, KEY, llm_yaml
 from support.servers import (
     ROOT,
-    TIMEOUT,
     NginxServer,
     ServerFailed,
     ServerMissing,
     find_program,
     free_port,
     start_process,
-    wait_until,
 )
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.daemon.home import init
 
@@ -207,7 +206,7 @@ class Node:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT,
+            timeout=PATIENCE,
             check=False,
         )
         if done.returncode:
@@ -385,12 +384,12 @@ class Relay:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(TIMEOUT), "the relay does not start"
+        assert self._started.wait(PATIENCE), "the relay does not start"
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(TIMEOUT)
+        self._thread.join(PATIENCE)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -45,10 +45,11 @@ def _after(method: Callable[..., Any]) -> Callable[..., Any]:
 def _arm(point: str) -> None:
     """Lets this process die at a step."""
     from anaphora.audit import log, writer
-    from anaphora.client.transport import over_aiohttp
-    from anaphora.daemon import audit_recovery
+    from anaphora.client.transport.connections import Connections
+    from anaphora.client.transport.exchange import NetworkExchange
+    from anaphora.daemon import audit
     from anaphora.daemon.money import ledger, sent_marks
-    from anaphora.daemon.store.batch_queue import BatchQueue
+    from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
 
     queues: list[BatchQueue] = []
     made = BatchQueue.__init__
@@ -57,8 +58,12 @@ def _arm(point: str) -> None:
         made(self, **options)
         queues.append(self)
 
+    def is_busy(queue: BatchQueue) -> bool:
+        writer: Any = queue._thread if isinstance(queue, SqliteCommits) else queue
+        return bool(queue._later or queue._busy or not writer._queue.empty())
+
     def when_settled(*_: object) -> None:
-        while any(queue._later or queue._busy or not queue._queue.empty() for queue in queues):
+        while any(map(is_busy, queues)):
             time.sleep(0.001)
         _die()
 
@@ -66,13 +71,13 @@ def _arm(point: str) -> None:
         self._writer.on_durable = _die
 
     places: dict[str, tuple[Any, str, Any]] = {
-        "held": (over_aiohttp.AiohttpTransport, "_connect", _die),
-        "written": (over_aiohttp.HttpExchange, "_write", _after(over_aiohttp.HttpExchange._write)),
+        "held": (Connections, "_connect", _die),
+        "written": (NetworkExchange, "_write", _after(NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),
         "recovered": (sent_marks.SentMarks, "create", _die),
-        "marks": (audit_recovery.AuditRecovery, "begin", _die),
+        "marks": (audit.AuditRecovery, "begin", _die),
         "rows_wait": (writer.LogWriter, "_commit", when_settled),
     }
     if point:
@@ -107,7 +112,7 @@ def main() -> None:
         "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
         "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
         "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
-        "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
+        "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
         "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
         "anaphora.serving.asyncio_server",
     ):  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anaphora.daemon.endpoints.routes import STORED
+from anaphora.daemon.faces import FACES
 from anaphora.daemon.rpc.methods import METHODS
 
 Json = dict[str, Any]
@@ -147,8 +147,8 @@ def document() -> Json:
     for path in ("/v1/models", "/v1/models/{id}", "/v1beta/models", "/api/tags", "/readyz"):
         paths[path] = {"get": _operation(path)}
     paths["/rpc"] = {"post": _operation("/rpc", _rpc())}
-    for kinds in STORED.values():
-        for kind in kinds:
+    for face in FACES.values():
+        for kind in face.stored:
             own = f"{kind.path}/{{id}}"
             for place, methods in ((kind.path, kind.methods), (own, kind.own)):
                 for method in sorted(methods):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from .daemon import GRANT, TestedDaemon, running_daemon
 from .held_provider import HeldProvider
 from .ledgers import rows
 from .rpc_calls import audit_rows, request
-from .socket_upstream import PATIENCE
+from .waiting import PATIENCE, wait_until
 
 MOST_TOKENS = 1000
 BILL = 1000 * 1_000 + 200 * 10_000
@@ -167,14 +166,6 @@ def raw_request(
         connection.connect((daemon.daemon.address.host, daemon.daemon.address.port))
         connection.sendall(head.encode() + data)
         yield connection
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 def entries(daemon: TestedDaemon, app: str, count: int = 1) -> list[Any]:

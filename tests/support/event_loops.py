@@ -7,10 +7,9 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
-P = ParamSpec("P")
+from .waiting import until
 
-#: Seconds to wait for connections that are closing.
-_CLOSING_SECONDS = 1.0
+P = ParamSpec("P")
 
 
 def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -31,10 +30,7 @@ def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, N
 async def _closed_connections(before: int) -> None:
     """A TLS connection that is closed waits for the other side's last record. A loop that ends
     before leaves its socket to the garbage collector, which fails whatever test runs then."""
-    for _ in range(int(_CLOSING_SECONDS / 0.005)):
-        if _watched_sockets() <= before:
-            return
-        await asyncio.sleep(0.005)
+    await until(lambda: _watched_sockets() <= before, "connections are closed")
 
 
 def _watched_sockets() -> int:

@@ -35,7 +35,8 @@ from anaphora.values import (
     UsageUpdate,
 )
 
-from .socket_upstream import PATIENCE, UpstreamConnection, socket_upstream
+from .socket_upstream import UpstreamConnection, socket_upstream
+from .waiting import PATIENCE
 
 _PATHS = {
     "/messages": "anthropic",
@@ -122,7 +123,7 @@ class HeldProvider:
 
     def _may_go_on(self, connection: UpstreamConnection) -> bool:
         """When the test says so; False where the connection was closed before."""
-        deadline = time.monotonic() + 6 * PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if self._going.wait(0.01):
                 return True

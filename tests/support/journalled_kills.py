@@ -23,12 +23,13 @@ from support.ledgers import rows
 from support.postgres_logs import execute
 from support.raw_http import request_bytes
 from support.socket_upstream import UpstreamConnection, socket_upstream
+from support.waiting import PATIENCE
 
 from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls
 from anaphora.daemon.access.grants import NANO
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
 
@@ -181,7 +182,7 @@ class JournalledKills:
         self._killed, self._first = False, asyncio.Event()
         tasks = [asyncio.create_task(self._call(number)) for number in range(self._callers)]
         if self._draw.random() < 0.8:
-            await asyncio.wait_for(self._first.wait(), 60)
+            await asyncio.wait_for(self._first.wait(), PATIENCE)
         await asyncio.sleep(self._draw.uniform(0.0, 0.1))
         self._killed = True
         daemons.kill()

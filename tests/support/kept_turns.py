@@ -117,7 +117,8 @@ def in_one_session(
             for number, text in enumerate(texts):
                 # As the keyword `system` of a session that is made for each turn.
                 prompt = prompt_from(system(number), None)
-                chat._source = msgspec.structs.replace(chat._source, prompt=prompt)
+                history = chat.turns.history
+                history.source = msgspec.structs.replace(history.source, prompt=prompt)
                 results.append(await take_turn(client, chat, text))
         return results
 

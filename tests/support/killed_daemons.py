@@ -20,6 +20,7 @@ from support.audit_logs import with_tests
 from support.daemon import GRANT, create_home, llm_yaml
 from support.ledgers import rows
 from support.raw_http import request_bytes
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.daemon.access.grants import NANO
@@ -54,7 +55,7 @@ for name in (
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
     "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
-    "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
+    "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
     "anaphora.daemon.ui.mount", "anaphora.serving.asyncio_server",
 ):
     importlib.import_module(name)
@@ -164,7 +165,7 @@ class _Load:
         self._killed, self._answers = False, asyncio.Event()
         tasks = [asyncio.create_task(self._call(number)) for number in range(self._callers)]
         if self._draw.random() < 0.8:
-            await asyncio.wait_for(self._answers.wait(), 60)
+            await asyncio.wait_for(self._answers.wait(), PATIENCE)
         await asyncio.sleep(self._draw.uniform(0.0, 0.1))
         self._killed = True
         os.kill(child, signal.SIGKILL)

@@ -17,7 +17,7 @@ from pathlib import Path
 from support.audit_logs import envelope
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
-from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.past_calls.source import LogCalls
 
 KILLS = (0, None, 3, None, 1, 5)
 """The points of the work at which a process is killed: one after each 100 rows, and the last one,
@@ -47,7 +47,7 @@ def _fill(folder: Path, kill: int | None) -> None:
         if next(points, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    RollupSource(folder / "dashboard.db", folder / "audit").fill(pause)
+    LogCalls(folder / "dashboard.db", folder / "audit").fill(pause)
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ from support.ledgers import an_app
 
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.shared_state import MinuteLimit, SharedState
+from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.store import Settled
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.errors import GrantExceeded, StoreUnavailable
@@ -105,7 +106,7 @@ class Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         store, own = await self._opened()
-        shared = SharedState.open(self._options.redis, nodes=lambda: 3)
+        shared = RedisState.of(self._options.redis, nodes=lambda: 3)
         await shared.start()
         self._say(f"o {store.node_id}")
         store.on_fenced.append(lambda: self._say(f"o {store.node_id}"))

@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -22,8 +21,9 @@ import msgspec
 from support.audit_logs import with_tests
 from support.ledger_worker import PER_DAY, PER_MONTH, SharedClock, WorkerOptions
 from support.ledgers import DAY, NOON
+from support.waiting import until
 
-from anaphora.daemon.store.days import day_of, end_of_month
+from anaphora.daemon.store.reading import day_of, end_of_month
 from anaphora.postgres import migrations
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
@@ -227,19 +227,17 @@ class LedgerNodes:
         await self._until(lambda: all(node.attempts for node in nodes), "holds of these nodes")
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while True:
+        def read() -> bool:
             self._read()
-            if holds():
-                return
-            assert time.monotonic() < deadline, f"not within 60 s: {what}"
-            await asyncio.sleep(0.005)
+            return holds()
+
+        await until(read, what)
 
     # ── Faults ───────────────────────────────────────────────────────────────────────────────────
 
     def _faults(self, kills: int) -> list[Callable[[], Awaitable[None]]]:
-        """For each ten kills one of the others, in an order that is drawn."""
-        ways = range(max(1, kills // 10))
+        """For each ten kills one of the others, and all kinds of them, in an order that is drawn."""
+        ways = range(max(3, kills // 10))
         faults: list[Callable[[], Awaitable[None]]] = [self._kill_one] * kills
         faults += [functools.partial(self._pause, killed=way % 3 == 2) for way in ways]
         faults += [functools.partial(self._lose_postgres, way % 3) for way in ways]
@@ -277,9 +275,12 @@ class LedgerNodes:
 
     async def _until_none(self, count: str, *values: object) -> None:
         """Waits until a query counts nothing."""
-        async with asyncio.timeout(60), self._database() as database:
-            while await database.fetchval(count, *values):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        async with self._database() as database:
+
+            async def none() -> bool:
+                return not await database.fetchval(count, *values)
+
+            await until(none, count)
 
     async def _lose_postgres(self, way: int) -> None:
         """A stop, a crash, or a server that does not answer for a while."""

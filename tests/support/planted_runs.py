@@ -14,15 +14,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from anaphora import catalog, wire
-from anaphora.analysis.sent_requests import RequestDefaults, judge_request, paired, read_request
 from anaphora.analysis.trace.log_lines import LogLine
-from anaphora.cache.lifetime import ttl_seconds
+from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import CacheRules
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator import EmulatorOptions
+from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
-from anaphora.proxy.judging import CallJudge
+from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.matching import judge_request, paired
+from anaphora.traffic.request_log import read_request
+from anaphora.traffic.sent_requests import RequestDefaults
 from anaphora.values import Usage
 
 from .planted import Json, Place, body, spec

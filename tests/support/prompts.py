@@ -12,14 +12,14 @@ Blocks = Sequence[tuple[Hashable, int]]
 
 def marked(blocks: Blocks, ttl: Ttl = "5m") -> TokenRuns:
     """Blocks with one marker, behind the last."""
-    return TokenRuns(blocks, markers=(Mark(len(blocks) - 1, ttl),))
+    return TokenRuns.given(blocks, markers=(Mark(len(blocks) - 1, ttl),))
 
 
 def chat(blocks: Blocks, marks: Sequence[int] = ()) -> TokenRuns:
     """Blocks with five-minute markers at these positions."""
-    return TokenRuns(blocks, markers=tuple(Mark(at, "5m") for at in marks))
+    return TokenRuns.given(blocks, markers=tuple(Mark(at, "5m") for at in marks))
 
 
 def unmarked(blocks: Blocks, from_model: Sequence[int] = ()) -> TokenRuns:
     """Blocks without markers, some of which the model wrote."""
-    return TokenRuns(blocks, from_model=[at in from_model for at in range(len(blocks))])
+    return TokenRuns.given(blocks, from_model=[at in from_model for at in range(len(blocks))])

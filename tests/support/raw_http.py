@@ -6,6 +6,7 @@ import socket
 from typing import Any
 
 import msgspec
+from support.waiting import PATIENCE
 
 
 class RawResponse(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ def request_bytes(
 
 def exchange(port: int, data: bytes, host: str = "127.0.0.1") -> RawResponse:
     """Sends bytes, and reads one response to its end."""
-    with socket.create_connection((host, port), 30) as connection:
+    with socket.create_connection((host, port), PATIENCE) as connection:
         connection.sendall(data)
         return read_response(connection)
 

@@ -9,14 +9,15 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.conversation_plans import ReadRequest, read_request
-from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import Prediction, Verdict
-from anaphora.daemon.calls.conversations import CallMemory, RememberedCall
+from anaphora.daemon.calls.conversations import CallMemory
 from anaphora.daemon.shared_state import SharedState
 from anaphora.prompt import Call
 from anaphora.rendered import Plan
+from anaphora.traffic.matching import RememberedCall
+from anaphora.traffic.planning import ReadRequest, read_request
+from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Usage
 from anaphora.wire.reading import decode_members
 
@@ -94,10 +95,8 @@ class Nodes:
         outcome = self._simulator.call(prompt, at=at, began=began)
         usage = replace(outcome.usage(), output=20)
         remembered.sent = replace(sent, at=at, began=began, usage=usage)
-        expected = memory.expect(remembered, self.rules)
-        verdict = memory.judge(
-            remembered, self.rules, price=None, profile=self.profile, diagnosis=None
-        )
+        expected = remembered.expect(self.rules)
+        verdict = remembered.judge(self.rules, price=None, profile=self.profile, diagnosis=None)
         memory.answered(remembered)
         read = self.rules.read_price.value
         if not plan.marks and self.rules.automatic_read_price is not None:

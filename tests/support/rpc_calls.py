@@ -12,6 +12,7 @@ from anaphora.audit.envelope import AuditEnvelope
 from anaphora.audit.reading import calls
 
 from .daemon import TestedDaemon
+from .waiting import PATIENCE
 
 
 class RpcClient:
@@ -22,7 +23,9 @@ class RpcClient:
         transport = httpx.HTTPTransport(uds=str(daemon.socket) if socket else None, verify=False)
         url = "http://localhost" if socket else daemon.url
         headers = {} if app is None else daemon.headers(app)
-        self._http = httpx.Client(transport=transport, base_url=url, headers=headers, timeout=30)
+        self._http = httpx.Client(
+            transport=transport, base_url=url, headers=headers, timeout=PATIENCE
+        )
 
     def __enter__(self) -> RpcClient:
         return self

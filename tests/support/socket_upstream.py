@@ -15,10 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from anaphora.proxy.exchange import ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall
 
-#: Seconds that a test waits for what must happen; much longer than it takes.
-PATIENCE = 20.0
+from .waiting import PATIENCE
 
 
 class UpstreamConnection:

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .socket_upstream import PATIENCE, UpstreamConnection, socket_upstream
+from .socket_upstream import UpstreamConnection, socket_upstream
+from .waiting import PATIENCE
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 

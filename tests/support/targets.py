@@ -10,8 +10,7 @@ from anaphora.catalog import dialects
 from anaphora.client.choice import UnknownModelWarning
 from anaphora.client.config import ClientConfig, ProviderConfig
 from anaphora.client.config.resolve import check
-from anaphora.client.pool import Endpoint
-from anaphora.client.target import Target
+from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpResponse
 
 

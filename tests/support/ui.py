@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 
 from .daemon import NO_TLS, TestedDaemon
+from .waiting import wait_until
 
 _FIELD = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 COOKIE = "anaphora_ui"
@@ -78,11 +78,19 @@ class Viewer:
         """Opens a form and sends it with its hidden fields."""
         return self.post(path.partition("?")[0], {**self.fields(path), **fields})
 
-    def until(self, path: str, text: str, seconds: float = 20.0) -> str:
+    def until(self, path: str, text: str) -> str:
         """The page when it shows a text: calls are summed in the background."""
-        deadline = time.monotonic() + seconds
-        while text not in (page := self.get(path).text):
-            assert time.monotonic() < deadline, f"{path} does not show {text!r}: {page}"
+        page = ""
+
+        def shown() -> bool:
+            nonlocal page
+            page = self.get(path).text
+            return text in page
+
+        try:
+            wait_until(shown, f"{path} shows {text!r}")
+        except TimeoutError as error:
+            raise AssertionError(f"{error}: {page}") from None
         return page
 
     @property

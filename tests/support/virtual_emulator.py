@@ -10,6 +10,7 @@ run_virtual(monkeypatch, main)
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
@@ -28,8 +29,8 @@ from .emulated_client import KEY, settings
 
 T = TypeVar("T")
 
-#: What the virtual clock adds to the loop's, so that prices of today apply.
-_START = time.time()
+#: What the virtual clock adds to the loop's: a Wednesday at noon, outside of all peak hours.
+_START = datetime.datetime(2026, 11, 18, 12, tzinfo=datetime.UTC).timestamp()
 
 
 class EngineResponse:

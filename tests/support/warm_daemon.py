@@ -15,13 +15,13 @@ from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse, Respon
 from anaphora.emulator.server import Emulator
 
 from .daemon import GRANT, TestedDaemon
+from .waiting import PATIENCE
 
 MINUTE = 60.0
 CANARY = "CANARY-of-the-prompt"
 SYSTEM = f"You are terse and to the point. {CANARY} " * 450
 PARAGRAPH = "A line of a file that the user sent. " * 200
 MARK = {"type": "ephemeral"}
-SOON = 30.0
 
 
 def grant(keep_warm: Any = True, **llm: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class WarmDaemon:
             step = min(10.0, seconds)
             self._shift[0] += step
             seconds -= step
-            asyncio.run_coroutine_threadsafe(look(), self.daemon.daemon._loop).result(SOON)
+            asyncio.run_coroutine_threadsafe(look(), self.daemon.daemon._loop).result(PATIENCE)
 
     def sent(self) -> list[dict[str, Any]]:
         """What reached the provider."""
@@ -94,7 +94,7 @@ class WarmDaemon:
         async def reload() -> None:
             self.daemon.daemon.reload()
 
-        asyncio.run_coroutine_threadsafe(reload(), self.daemon.daemon._loop).result(SOON)
+        asyncio.run_coroutine_threadsafe(reload(), self.daemon.daemon._loop).result(PATIENCE)
 
     def refreshes(self) -> list[dict[str, Any]]:
         return [body for body in self.sent() if is_refresh(body)]

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import httpx
 
 from anaphora.emulator.server import Emulator
-from anaphora.proxy.judging import Judge
-from anaphora.proxy.page import WatchPage
+from anaphora.proxy.page import WatchedCalls, WatchPage
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.watched_calls import WatchedCalls
+from anaphora.traffic.judging import Judge
 
 from .dashboard_data import SCRIPT
 

@@ -25,7 +25,7 @@ from .envelope import (
     SignedRow,
     decode,
 )
-from .log_file import FileReader
+from .log_file import FileReader, check_name
 from .log_postgres import (
     ANCHORS,
     PAGE,
@@ -37,7 +37,6 @@ from .log_postgres import (
     signed,
     write_anchor,
 )
-from .log_sqlite import SqliteReader, is_sqlite
 from .side_files import Anchor, is_locked, key_id
 
 if TYPE_CHECKING:
@@ -364,12 +363,13 @@ async def copy_log(
     key: bytes = b"",
     progress: Callable[[int], None] | None = None,
 ) -> CopiedLog:
-    """Adds the rows of a folder or an SQLite file as a chain of their own, with an anchor; within a
-    transaction of the caller, or in one of its own. Each row is checked on the way. Raises
+    """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
+    the caller, or in one of its own. Each row is checked on the way. Raises
     `ChainBroken` where the log was changed, and `Io` while a process writes it."""
     if is_locked(source):
         raise Io(f"{source}: a process is writing this log; stop it first")
-    reader = SqliteReader(source) if is_sqlite(source) else FileReader(source)
+    check_name(source)
+    reader = FileReader(source)
     start = reader.start()
     checker, at = ChainChecker(start), 0.0
     async with transaction(connection):

@@ -13,13 +13,13 @@ from typing import Self
 
 import msgspec
 
-from anaphora import __version__
 from anaphora.client.failures import failure_notice
 from anaphora.client.observe import EndedCall
 from anaphora.client.observe.export import label
 from anaphora.errors import AnchorMismatch, InvalidRequest, Io
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice
+from anaphora.version import __version__
 
 from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
 from .chain import ChainHead
@@ -32,10 +32,9 @@ from .envelope import (
     StartRow,
     encode,
 )
-from .log_file import SEGMENT_BYTES, FileStore, Recovered
+from .log_file import SEGMENT_BYTES, FileStore, Recovered, check_name
 from .log_postgres import PostgresLog, PostgresLogStore
-from .log_sqlite import SqliteLogStore, is_sqlite
-from .reading import check_name, hash_of_row
+from .reading import hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
 from .writer import AuditError, LogStore, LogWriter
 
@@ -46,8 +45,7 @@ _ID_DIGITS = 16
 
 
 class AuditLog:
-    """A log of calls: a folder, an SQLite file where the path ends with `.db` or `.sqlite`, or a
-    chain of a `PostgresLog`.
+    """A log of calls: a folder, or a chain of a `PostgresLog`.
 
     A call only puts its row into a queue; a thread commits what has collected there. So nothing
     here delays or loses an answer, and a process that is killed loses the rows of its last
@@ -330,7 +328,7 @@ def _opened(
         raise Io(f"{path.parent}: cannot be created: {error.strerror or error}") from None
     lock = WriterLock(path)
     lock.acquire()
-    return lock, SqliteLogStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
+    return lock, FileStore(path, segment_bytes)
 
 
 def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:

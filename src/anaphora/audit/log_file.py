@@ -13,15 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import IO
 
 import msgspec
 
-from anaphora.errors import ChainBroken, Io
+from anaphora.errors import ChainBroken, InvalidRequest, Io
 
 from .chain import ChainChecker, ChainHead
-from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
-from .side_files import is_locked
+from .envelope import Boundary, PrunedRow, SegmentRow, StopRow, StoredRow, decode
+from .side_files import is_locked, sync_folder
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 
@@ -29,6 +30,35 @@ _NAME = re.compile(r"(\d{6,12})\.jsonl")
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 #: A longer line is no row.
 _LONGEST_LINE = 64 * 1024 * 1024
+#: Names that would be a file of rows; a log is a folder of such files.
+_FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
+#: Names of the logs in SQLite files that earlier versions wrote.
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+
+
+def check_name(path: Path) -> None:
+    """Raises `InvalidRequest` for a name that cannot be a folder of segments."""
+    if path.is_dir():
+        return
+    if path.suffix in _DATABASES or _is_database(path):
+        folder = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}-folder")
+        raise InvalidRequest(
+            "audit logs are folders, and no longer SQLite files; copy an existing one with:"
+            f" anaphora audit move {quote(str(path))} {quote(str(folder))}",
+            path=str(path),
+        )
+    if path.exists() or path.suffix in _FILES:
+        raise InvalidRequest(
+            f"an audit log is a folder: write {path.with_suffix('')}", path=str(path)
+        )
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\x00"
+    except OSError:
+        return False
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -53,6 +83,10 @@ def segments_of(folder: Path) -> list[Path]:
     return [folder / name for _, name in numbered]
 
 
+def segment_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.jsonl"
+
+
 class FileReader:
     """Reads a log without changing it."""
 
@@ -68,8 +102,7 @@ class FileReader:
 
     def start(self) -> ChainHead:
         """What the first row follows: for a pruned log, the last row that was pruned."""
-        with _opened(self.sections[0]) as file:
-            return _before(file.readline(_LONGEST_LINE).rstrip(b"\n"))
+        return _before(self.sections)
 
     def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
         """The lines of a segment without their line breaks. `unfinished`: also a last line without
@@ -145,7 +178,7 @@ class FileStore:
             first = file.readline(_LONGEST_LINE)
         if not first.endswith(b"\n"):
             return 0, None, None, ChainHead()
-        checker = ChainChecker(_before(first[:-1]))
+        checker = ChainChecker(_before([path]))
         for _ in checker.check(lines(), lambda index: f"{path.name}, line {index + 1:,}"):
             pass
         return valid, decode(first), decode(last), checker.head
@@ -182,22 +215,17 @@ class FileStore:
 
     def _begin(self, segment: int) -> None:
         self.path.mkdir(mode=0o700, exist_ok=True)
-        path = self.path / f"{segment:06d}.jsonl"
+        path = segment_path(self.path, segment)
         fresh = os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
         self.close()
         self._file, self._segment, self._size, self._torn = fresh, segment, 0, False
         self._day = _day(time.time())
-        if os.name != "nt":
-            folder = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(self.path)
 
     def _check_place(self) -> None:
         """Raises where the segment is no longer in the folder, or was truncated: a row written to
         it would be gone, or follow a gap. The next attempt begins a new segment."""
-        path = self.path / f"{self._segment:06d}.jsonl"
+        path = segment_path(self.path, self._segment)
         try:
             found = os.stat(path)
             here = os.fstat(self._file)
@@ -226,7 +254,7 @@ class FileStore:
     def remove(self, boundaries: Sequence[Boundary]) -> None:
         """Deletes segments, the oldest first: what is left is always an end of the chain."""
         for one in boundaries:
-            (self.path / f"{one.segment:06d}.jsonl").unlink(missing_ok=True)
+            segment_path(self.path, one.segment).unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -243,16 +271,36 @@ def _opened(section: Path) -> IO[bytes]:
         raise Io(f"{section}: cannot be read: {error.strerror or error}") from None
 
 
-def _before(first: bytes) -> ChainHead:
-    """The head that the first row of a segment names; that before row 1 where it is no such row,
-    which is then found by its check."""
+def _before(sections: Sequence[Path]) -> ChainHead:
+    """The row before the first of these segments; number 0 if nothing names it, which the check of
+    the first row finds."""
+    with _opened(sections[0]) as file:
+        line = file.readline(_LONGEST_LINE).rstrip(b"\n")
     try:
-        row = decode(first)
+        first = decode(line)
     except ChainBroken:
         return ChainHead()
-    if not isinstance(row.content, SegmentRow):
+    if isinstance(first.content, SegmentRow):
+        return ChainHead(first.seq - 1, first.content.prev)
+    if first.seq == 1:
         return ChainHead()
-    return ChainHead(row.seq - 1, row.content.prev)
+    return _pruned_before(sections, first.seq)
+
+
+def _pruned_before(sections: Sequence[Path], seq: int) -> ChainHead:
+    """The pruned row before `seq`. A log that was moved from SQLite after it was pruned does not
+    begin with a segment row: the row of the pruning, later in the log, names it."""
+    for section in sections:
+        with _opened(section) as file:
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                if b'"row":"pruned"' not in line[:64]:
+                    continue
+                with contextlib.suppress(ChainBroken):
+                    content = decode(line[:-1]).content
+                    for one in content.boundaries if isinstance(content, PrunedRow) else ():
+                        if one.through == seq - 1:
+                            return ChainHead(one.through, one.hash)
+    return ChainHead()
 
 
 def _day(at: float) -> str:

@@ -4,40 +4,21 @@ with the log."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from anaphora.errors import ChainBroken, InvalidRequest, Io
+from anaphora.errors import ChainBroken, Io
 
 from .chain import ChainChecker, ChainHead, RowKey
 from .chains import VerifiedChain, check_chains
 from .envelope import AuditEnvelope, ChainMark, StoredRow, decode, decode_number
-from .log_file import FileReader
+from .log_file import FileReader, check_name
 from .log_postgres import PostgresLog
-from .log_sqlite import SqliteReader, is_sqlite
 from .side_files import is_locked, read_anchor, write_anchor
-
-#: Names that would be a file of rows; a log is a folder of such files.
-_FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
-
-
-class LogReader(Protocol):
-    """A folder of segments, or an SQLite file."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def sections(self) -> Sequence[Path]: ...
-    @property
-    def size(self) -> int: ...
-    def start(self) -> ChainHead: ...
-    def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]: ...
-    def place(self, section: Path, index: int) -> str: ...
 
 
 class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,23 +50,11 @@ class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
     """Those before the log's key, or all where it is not known: only their hashes are checked."""
 
 
-def check_name(path: Path) -> None:
-    """Raises for a name that is no log's."""
-    if path.is_dir() or is_sqlite(path):
-        return
-    if path.exists() or path.suffix in _FILES:
-        name = path.with_suffix("")
-        raise InvalidRequest(
-            f"an audit log is a folder, or an SQLite file: write {name}, or {name}.db",
-            path=str(path),
-        )
-
-
-def open_log(path: Path) -> LogReader:
+def open_log(path: Path) -> FileReader:
     if not path.exists():
         raise Io(f"{path}: no such file or folder")
     check_name(path)
-    return SqliteReader(path) if is_sqlite(path) else FileReader(path)
+    return FileReader(path)
 
 
 def verify(
@@ -185,7 +154,7 @@ def rows(path: str | Path | PostgresLog, since: float | None = None) -> Iterator
             yield row
 
 
-def _first_section(reader: LogReader, since: float | None) -> int:
+def _first_section(reader: FileReader, since: float | None) -> int:
     """The one before the last that was begun by then: a clock may have been set back."""
     found = len(reader.sections) if since is not None else 0
     while found > 0:

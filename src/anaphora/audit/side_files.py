@@ -1,6 +1,6 @@
 """The files beside a log: its lock, its key, and an anchor.
 
-audit        the log, a folder; or audit.db
+audit        the log, a folder
 audit.lock   held by the one writer
 audit.key    the key of the digests, with which guesses of short texts can be tested
 """
@@ -138,6 +138,18 @@ def _read_key(path: Path) -> bytes:
     return key
 
 
+def copy_key(source: Path, log: Path) -> None:
+    """Gives a log the key of the log that it was copied from, so that digests stay comparable."""
+    old, new = beside(source, ".key"), beside(log, ".key")
+    if not old.exists():
+        return
+    key = _read_key(old)
+    if not new.exists():
+        _replace(new, key.hex().encode() + b"\n")
+    elif _read_key(new) != key:
+        raise Io(f"{new}: is the key of another log; name another folder, or move the key away")
+
+
 def key_id(key: bytes) -> str:
     return blake3(b"anaphora audit key", key=key).hexdigest(length=8)
 
@@ -182,6 +194,17 @@ def write_anchor(
         log=log, seq=head.seq, hash=head.hash, at=at, chains=tuple(chains) or msgspec.UNSET
     )
     _replace(path, msgspec.json.encode(anchor) + b"\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names of new files in a folder durable."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -1,9 +1,7 @@
-"""The thread that writes a log: it takes rows from a queue, and commits all that are there at once.
+"""Writes a log, in a thread of its own (`group_commit`).
 
-What arrives during a commit goes with the next one (group commit), so that a disk that can sync a
-hundred times a second still takes thousands of rows. Where a commit fails, its rows stay in the
-queue and are tried again; a queue that is full drops the newest, and a row says how many once
-writing works again.
+Where a commit fails, its rows are tried again; where too many wait, the newest are dropped, and a
+row says how many once writing works again.
 """
 
 from __future__ import annotations
@@ -11,12 +9,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
@@ -37,6 +33,7 @@ from .envelope import (
     StartRow,
     StopRow,
 )
+from .group_commit import GroupCommit
 from .log_file import Recovered
 from .log_postgres import ChainClosed, CommitUnknown, PostgresLog
 from .side_files import WriterLock, write_anchor
@@ -47,10 +44,6 @@ _log = logging.getLogger("anaphora.audit")
 
 #: Rows that wait at most; of a call every 10 ms, those of a quarter of an hour.
 MOST_WAITING = 100_000
-#: Rows of one commit at most.
-_MOST_ROWS = 2_000
-#: Seconds until a commit that failed is tried again: at first, and at most.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 #: Errors that are kept for `AuditLog.errors`.
 _MOST_ERRORS = 20
 
@@ -61,7 +54,7 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 
 
 class LogStore(Protocol):
-    """Where rows are kept: `FileStore`, `SqliteLogStore` or `PostgresLogStore`."""
+    """Where rows are kept: `FileStore` or `PostgresLogStore`."""
 
     @property
     def path(self) -> Path | PostgresLog: ...
@@ -141,21 +134,20 @@ class LogWriter:
         self._keep_days = keep_days
         self._next_prune = 0.0
         self._on_error = on_error
-        self._collect = collect
-        self._flushing = 0
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._queue: deque[PendingRow] = deque()
         self._taken = self._done = self._failures = 0
         """Rows that were taken and that are committed or lost, and commits that failed."""
         self._lost = 0
         self._lost_reason = ""
         self._closing = self._closed = False
-        self._thread = threading.Thread(target=self._run, name="anaphora audit", daemon=True)
+        self._commits = GroupCommit[PendingRow](
+            "anaphora audit", self._commit, self._ended, collect=collect, patient=True
+        )
 
     def start(self) -> None:
         _running.add(self)
-        self._thread.start()
+        self._commits.start()
 
     @property
     def problem(self) -> str | None:
@@ -170,14 +162,12 @@ class LogWriter:
         with self._changed:
             if self._closing:
                 raise Io("the audit log is closed")
-            if len(self._queue) >= MOST_WAITING:
+            if self._taken - self._done >= MOST_WAITING:
                 self._lost += 1
                 self._lost_reason = self._lost_reason or "the queue is full"
                 raise Io(f"no more rows can wait for the audit log: {self.failing}")
-            self._queue.append(row)
             self._taken += 1
-            if len(self._queue) == 1:
-                self._changed.notify_all()
+            self._commits.put(row)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -189,12 +179,10 @@ class LogWriter:
         self._check_process()
         with self._changed:
             goal, failures = self._taken, self._failures
-            self._flushing += 1
-            self._changed.notify_all()
+            self._commits.hurry()
             ended = self._changed.wait_for(
                 lambda: self._done >= goal or self._failures > failures or self._closed, timeout
             )
-            self._flushing -= 1
             if self._done >= goal:
                 return
         reason = self.failing if ended else f"not committed within {timeout:g} s"
@@ -209,64 +197,36 @@ class LogWriter:
             if self._closed:
                 return
             self._closing = True
-            self._changed.notify_all()
-        if self._thread.ident is None:  # it was never started
-            self._run()
-        elif threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._commits.close()
 
     # ── In the thread ────────────────────────────────────────────────────────────────────────────
 
-    def _run(self) -> None:
-        wait = _FIRST_WAIT
-        try:
-            while batch := self._next():
-                if self._commit(batch):
-                    wait = _FIRST_WAIT
-                    continue
-                with self._changed:
-                    if self._closing:
-                        break
-                    self._changed.wait_for(lambda: self._closing, wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
-            self._end()
-        except BaseException as problem:  # a mistake in this module must not be silent
-            self._report(problem)
-        finally:
-            with self._changed:
-                self._closing = self._closed = True
-                self._changed.notify_all()
-            self._release()
-
-    def _next(self) -> list[PendingRow]:
-        """The rows to commit, which stay in the queue meanwhile; none at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            if self._collect:
-                self._changed.wait_for(lambda: self._closing or self._flushing, self._collect)
-            return list(islice(self._queue, _MOST_ROWS))
-
-    def _commit(self, batch: list[PendingRow]) -> bool:
-        try:
-            sealed, count, lost = self._unknown or self._sealed_batch(batch)
+    def _commit(self, batch: list[PendingRow]) -> list[PendingRow] | None:
+        """The rows that are not committed, to be tried again; None where all are."""
+        while batch:
             try:
-                if sealed.lines:
-                    self._append(sealed)
-            except CommitUnknown:
-                self._unknown = sealed, count, lost
-                raise
-            except ChainClosed:  # the same rows go into a new chain
-                self._unknown = None
-                self._begin_chain()
-                return True
+                sealed, count, lost = self._unknown or self._sealed_batch(batch)
+                try:
+                    if sealed.lines:
+                        self._append(sealed)
+                except CommitUnknown:
+                    self._unknown = sealed, count, lost
+                    raise
+                except ChainClosed:  # the same rows go into a new chain
+                    self._unknown = None
+                    self._begin_chain()
+                    continue
+            except (OSError, AnaphoraError) as problem:
+                self._failed(problem)
+                return batch
             self._unknown = None
-        except (OSError, sqlite3.Error, AnaphoraError) as problem:
-            self._failed(problem)
-            return False
+            batch = batch[count:]
+            self._committed(sealed, count, lost)
+        return None
+
+    def _committed(self, sealed: _Sealed, count: int, lost: int) -> None:
         with self._changed:
             self._lost -= lost
-            for _ in range(count):
-                self._queue.popleft()
             self._done += count
             self.failing = None
             self._changed.notify_all()
@@ -275,7 +235,6 @@ class LogWriter:
                 self.on_durable(sealed.calls)
             except Exception as problem:  # the rows are written
                 self._report(problem)
-        return True
 
     def _sealed_batch(self, batch: list[PendingRow]) -> tuple[_Sealed, int, int]:
         lost, reason = self._lost, self._lost_reason
@@ -333,7 +292,7 @@ class LogWriter:
             self._next_prune = now + _DAY
             try:
                 self.prune(self._keep_days, now)
-            except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
+            except (OSError, AnaphoraError) as problem:  # the rows are written
                 self._report(problem)
 
     def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead, AuditRow]:
@@ -389,11 +348,23 @@ class LogWriter:
             except Exception as raised:
                 log(logging.ERROR, f"on_error failed: {described(raised)}", raised, _log)
 
-    def _end(self) -> None:
+    def _ended(self, left: list[PendingRow], problem: BaseException | None) -> None:
+        try:
+            if problem is None:
+                self._end(left)
+            else:  # a mistake in this module must not be silent
+                self._report(problem)
+        finally:
+            with self._changed:
+                self._closing = self._closed = True
+                self._changed.notify_all()
+            self._release()
+
+    def _end(self, waiting: list[PendingRow]) -> None:
         """The last row; what could not be written is reported."""
         if self._unknown is not None:
-            self._commit([])
-        left = len(self._queue) + self._lost
+            waiting = self._commit(waiting) or []
+        left = len(waiting) + self._lost
         try:
             if self._unknown is not None:
                 raise Io(str(self.failing))
@@ -403,7 +374,7 @@ class LogWriter:
         except ChainClosed as problem:  # by another node, which needs no row after its own
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
-        except (OSError, sqlite3.Error, AnaphoraError) as problem:
+        except (OSError, AnaphoraError) as problem:
             self._failed(problem)
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
@@ -436,7 +407,7 @@ if hasattr(os, "register_at_fork"):
 def _message(problem: BaseException) -> str:
     if isinstance(problem, OSError):
         return problem.strerror or type(problem).__name__
-    if isinstance(problem, AnaphoraError | sqlite3.Error):
+    if isinstance(problem, AnaphoraError):
         return str(problem)
     return described(problem)
 

@@ -14,8 +14,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import ComparedPrompt
-from .prefix import common_bytes
-from .sent_call import SentCall, cached_chunks
+from .sent_call import SentCall, cached_chunks, common_bytes
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 

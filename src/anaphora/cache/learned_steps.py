@@ -14,13 +14,13 @@ nothing has many causes, and says nothing. Prices, lifetimes, slots and isolatio
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import msgspec
 
 from anaphora import catalog
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import CacheRules
 
 #: How many reads must contradict a row, and of how many conversations.
@@ -65,7 +65,7 @@ class LearnedSteps:
         """`granularities` are the granules and offsets that are known, the largest first; asked for
         when a row has been contradicted."""
         self._granularities = granularities
-        self._reads: OrderedDict[tuple[Hashable, str, str], _Reads] = OrderedDict()
+        self._reads = BoundedMap[tuple[Hashable, str, str], _Reads](_MOST_PLACES)
 
     def begin(self, host: Hashable, row: CacheRules) -> CacheRules:
         """The rules of a conversation that begins now, at a model of which `row` is the catalog's.
@@ -85,12 +85,9 @@ class LearnedSteps:
         if not read or read < 0:
             return
         key = host, rules.provider, rules.model
-        reads = self._reads.get(key)
+        reads = self._reads.use(key)
         if reads is None:
             reads = self._reads[key] = _Reads(rules)
-            if len(self._reads) > _MOST_PLACES:
-                self._reads.popitem(last=False)
-        self._reads.move_to_end(key)
         reads.add(read, conversation)
 
     @property

@@ -23,7 +23,7 @@ from blake3 import blake3
 from anaphora.rendered import Plan, Rendered
 
 from .compared_prompt import CallHints, ComparedPrompt
-from .prefix import deepest_known
+from .sent_call import deepest_known
 
 Call = TypeVar("Call")
 

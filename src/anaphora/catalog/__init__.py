@@ -22,25 +22,14 @@ import re
 from anaphora.errors import InvalidRequest
 from anaphora.yaml_values import nearest
 
-from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
+from .cache_rules import CacheParam, CacheRules, Lifetime, LookbackUnit, Mechanism, Moment
+from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider
 from .load import SHIPPED, Catalog, Overflow, decode, is_overflow, overflow_of
 from .names import MAKERS, maker_of
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
-from .prices import Price, Rates
+from .prices import Price, Rates, tool_overhead
 from .pricing import price
-from .values import (
-    CacheParam,
-    CacheRules,
-    Capability,
-    Effort,
-    Feature,
-    Figure,
-    Lifetime,
-    LookbackUnit,
-    Mechanism,
-    Moment,
-    Profile,
-)
+from .values import Capability, Effort, Feature, Figure, Profile
 
 
 def shipped() -> Catalog:

@@ -83,10 +83,6 @@ _PATHS = {
     "ollama": "/api/chat",
 }
 
-#: Tokens billed for having tools, beyond their text. On api.anthropic.com recorded prompts with
-#: function tools were billed 130 to 645 tokens more than their text, most 340 to 570.
-_TOOL_OVERHEAD = {"anthropic": 450}
-
 #: Providers that OpenTelemetry's conventions name differently.
 _OTEL_PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -96,11 +92,6 @@ _OTEL_PROVIDERS = {
     "moonshot": "moonshot_ai",
     "xai": "x_ai",
 }
-
-
-def tool_overhead(wire: str) -> int:
-    """Tokens that a wire's provider bills for having tools, beyond their text."""
-    return _TOOL_OVERHEAD.get(wire, 0)
 
 
 def otel_provider(provider: str, host: str) -> str:
@@ -168,6 +159,17 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Environment variables that usually hold the key, if not NAME_API_KEY."""
     url_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the base URL, if not NAME_BASE_URL."""
+    header_variables: dict[str, str] = {}
+    """Further environment variables of the provider's SDK, and the header that each is sent in."""
+    sdk_path: str = ""
+    """The start of request paths that the base URL of the provider's SDK contains."""
+    own_paths: tuple[str, ...] = ()
+    """Beginnings of paths that a proxy takes without the provider's name; the longest one counts.
+    On the provider's first row, as the next two."""
+    own_header: str = ""
+    """A header that only clients of the provider send."""
+    short_path: str = ""
+    """The request path as some clients write it, without its version."""
     headers: dict[str, str] = {}
     """Sent with every request, besides the wire's."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
@@ -180,6 +182,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     errors: ErrorShape | None = None
     stops: dict[str, StopReason] = {}
     """Additional stop reasons."""
+    salt_field: str = ""
+    """The field of a cache salt: requests with different ones share nothing."""
     whole_calls: bool = False
     """Streamed tool calls are written in one piece, for clients that want the name in every one."""
 

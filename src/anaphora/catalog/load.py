@@ -21,6 +21,7 @@ import msgspec
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 from . import dialects
+from .cache_rules import CacheRules
 from .dialects import Dialects, decode_dialects
 from .names import GATEWAYS
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
@@ -32,7 +33,7 @@ from .rows import (
     decode_structs,
     read_toml,
 )
-from .values import CacheRules, Profile
+from .values import Profile
 
 OVERFLOWS = "overflow.toml"
 _NUMBERS = ("tokens", "limit", "output", "total", "over")

@@ -16,11 +16,12 @@ from msgspec.structs import asdict
 from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl
 
+from .cache_rules import CacheRules
 from .load import SHIPPED
 from .price_data import PRICE_SLOT, Amount, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
 from .rows import without_prefix
-from .values import CacheRules, Figure
+from .values import Figure
 
 #: The digits to which multiples are published, and compared with price data.
 _DIGITS = Decimal("0.001")

@@ -51,8 +51,9 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
+from .cache_rules import CacheRules
 from .names import vendor_of
-from .values import CacheRules, Profile
+from .values import Profile
 
 T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]

@@ -21,8 +21,8 @@ _DAY = 86_400
 def command() -> None:
     """Create, replace and revoke the tokens of apps.
 
-    An app shows its token with every call: as a Bearer token, x-api-key or x-goog-api-key. What it
-    may do is in extensions.yaml; `anaphora grants check APP` explains it.
+    An app sends its token with every call, as a Bearer token, x-api-key or x-goog-api-key. Its
+    permissions are in extensions.yaml; `anaphora grants check APP` explains them.
     """
 
 
@@ -31,7 +31,7 @@ def command() -> None:
 @home_option
 @json_option
 def add(app: str, home: Path, as_json: bool) -> None:
-    """Create the first token of APP, and print it: it is shown this once."""
+    """Create the first token of APP and print it. It is shown only once."""
     result = call_admin(open_home(home), "admin.apps.add", {"app": app})
     print_new_token(result, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
@@ -44,13 +44,13 @@ def add(app: str, home: Path, as_json: bool) -> None:
     type=Time("h", max=366 * DAY_HOURS),
     default="24h",
     show_default=True,
-    help="For how long the tokens before stay valid: 30m, 12h, 7d, or a number of hours; 0 ends"
-    " them at once.",
+    help="How long earlier tokens stay valid: 30m, 12h, 7d, or a number of hours; 0 revokes them"
+    " now.",
 )
 @home_option
 @json_option
 def rotate(app: str, overlap: float, home: Path, as_json: bool) -> None:
-    """Create another token of APP, and print it; the tokens before it end after the overlap."""
+    """Create another token of APP and print it. Earlier tokens expire after the overlap."""
     params = {"app": app, "overlap": overlap * 3600}
     result = call_admin(open_home(home), "admin.apps.rotate", params)
     print_new_token(result, as_json=as_json)
@@ -65,7 +65,7 @@ def rotate(app: str, overlap: float, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:
-    """Revoke all tokens of APP at once; streams that run with them end."""
+    """Revoke all tokens of APP immediately. Streams that use them end."""
     params = {"app": app} if token_id is None else {"app": app, "token": token_id}
     result = call_admin(open_home(home), "admin.apps.revoke", params)
     lines: list[Line] = [f"revoked {row['id']}" for row in result["revoked"]]
@@ -76,7 +76,7 @@ def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def list_apps(home: Path, as_json: bool) -> None:
-    """List apps with their grants and tokens. Tokens themselves are not stored."""
+    """List apps with their grants and token ids. Tokens are stored as hashes only."""
     result = call_admin(open_home(home), "admin.apps.list", {})
     print_report(result, _lines(result["apps"]), as_json=as_json)
 
@@ -101,8 +101,8 @@ def _lines(apps: list[dict[str, Any]]) -> Iterator[Line]:
 def admin() -> None:
     """Create and revoke tokens of administrators.
 
-    On the daemon's socket the owner of the home folder is an administrator without a token. A token
-    is for other places: the dashboard at /ui, a scraper of /metrics, a script on another machine.
+    The owner of the home folder needs no token on the daemon's socket. Tokens are for other
+    clients: the dashboard at /ui, a scraper of /metrics, a script on another machine.
     """
 
 
@@ -117,7 +117,7 @@ def admin() -> None:
 @home_option
 @json_option
 def token(days: float, home: Path, as_json: bool) -> None:
-    """Create a token of an administrator, and print it: it is shown this once.
+    """Create a token of an administrator and print it. It is shown only once.
 
     With it, log in to the dashboard: `anaphora serve` prints its address.
     """
@@ -130,7 +130,7 @@ def token(days: float, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def revoke_token(token_id: str, home: Path, as_json: bool) -> None:
-    """Revoke a token of an administrator at once, by its id."""
+    """Revoke a token of an administrator immediately, by its id."""
     result = call_admin(open_home(home), "admin.token.revoke", {"token": token_id})
     print_report(result, [f"revoked {result['id']}"], as_json=as_json)
 
@@ -149,13 +149,14 @@ def list_tokens(home: Path, as_json: bool) -> None:
 
 
 def print_new_token(result: dict[str, Any], *, as_json: bool) -> None:
-    """The token on standard output, so that it can be piped; all about it on standard error."""
+    """Prints the token to standard output, so that it can be piped, and the rest to standard
+    error."""
     if as_json:
         print_json(result)
         return
     expires = result["expires"]
     until = "" if expires is None else f", valid until {shown_time(expires)}"
-    click.echo(f"{result['token_id']}{until}; the token is shown this once:", err=True)
+    click.echo(f"{result['token_id']}{until}; the token is shown only once:", err=True)
     click.echo(result["token"])
 
 

@@ -2,84 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import mimetypes
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from click.shell_completion import CompletionItem
 
 from anaphora.catalog import Effort
-from anaphora.client.structured import Structured, output_of
-from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
+from anaphora.errors import InvalidRequest, InvalidTool, Io
 from anaphora.tools import ToolRegistry
 from anaphora.values import Audio, Bytes, Document, Image, Part, Text
-from anaphora.values.codec import loads
 from anaphora.values.conversation import unanswered
 
 from . import ask_files
 from .ask_chat import AskChat, AskOptions
-from .ask_files import (
+from .ask_files import ConversationSettings, StoredConversation
+from .common import EXISTING_FILE, read_stdin
+from .parameters import NumberRange
+from .provider_choice import (
     AskConfig,
-    ConversationSettings,
     ProviderChoice,
-    StoredConversation,
     choose,
-    emulator_config,
-    find_config,
+    complete_model,
+    complete_provider,
+    emulated_or,
     models_of,
+    read_schema,
     split,
 )
-from .common import EXISTING_FILE, read_bytes, read_stdin, require
-from .parameters import NumberRange, completions
-from .terminal import print_report, table
 
 #: No provider accepts more in one request.
 _MAX_BYTES = 20 * 1024 * 1024
 _STDIN = "-"
-
-
-def complete_provider(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    with contextlib.suppress(Exception):
-        return completions(_completed_config(ctx).names, incomplete)
-    return []
-
-
-def complete_model(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Models of the given provider; without one, `provider/model` of all."""
-    with contextlib.suppress(Exception):
-        config = _completed_config(ctx)
-        if provider := ctx.params.get("provider"):
-            return completions(models_of(config, provider), incomplete)
-        providers = config.client.providers
-        names = (f"{name}/{model}" for name in providers for model in models_of(config, name))
-        return completions(names, incomplete)
-    return []
-
-
-def _completed_config(ctx: click.Context) -> AskConfig:
-    if ctx.params.get("emulate"):
-        return emulator_config("http://localhost")
-    return find_config(ctx.params.get("config"))
-
-
-def _complete_conversation(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    return [
-        CompletionItem(row["id"], help=row["question"])
-        for row in ask_files.listing()
-        if row["id"].startswith(incomplete)
-    ]
 
 
 @click.command()
@@ -104,13 +61,6 @@ def _complete_conversation(
 )
 @click.option("-c", "--continue", "last", is_flag=True, help="Continue the last conversation.")
 @click.option(
-    "--conversation",
-    metavar="ID",
-    shell_complete=_complete_conversation,
-    help="Continue this conversation.",
-)
-@click.option("--list", "listing", is_flag=True, help="List stored conversations.")
-@click.option(
     "--no-keep", "keep", flag_value=False, default=True, help="Do not store the conversation."
 )
 @click.option("--config", type=EXISTING_FILE, help="Configuration to use instead of llm.yaml.")
@@ -132,7 +82,7 @@ def _complete_conversation(
     "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-def command(listing: bool, **given: Any) -> None:
+def command(**given: Any) -> None:
     """Ask a model, and see how the prompt cache was used.
 
     The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
@@ -152,14 +102,9 @@ def command(listing: bool, **given: Any) -> None:
     stored, 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when a
     key is missing or rejected, 130 when interrupted.
     """
-    if listing:
-        _list(given["as_json"])
-        return
     if given["system"] is not None:
         given["system"] = _argument(given["system"], "-s")
     options = AskOptions(**given)
-    if options.last and options.conversation is not None:
-        raise click.UsageError("--continue or --conversation ID, not both")
     if options.emulate and options.config is not None:
         raise click.UsageError("--emulate and --config exclude each other")
     if (*options.files, *options.question).count(_STDIN) > 1:
@@ -186,47 +131,13 @@ def command(listing: bool, **given: Any) -> None:
             stored.close()
 
 
-def _list(as_json: bool) -> None:
-    rows = ask_files.listing()
-    if not rows and not as_json:
-        click.echo("no conversations yet", err=True)
-        return
-    shown = table("id", "last", "provider", "messages", "question", right=["messages"])
-    for row in rows:
-        provider = f"{row['provider']}/{row['model']}" if row["model"] else row["provider"]
-        provider = f"{provider} (emulated)" if row["emulated"] else provider or "unreadable"
-        last = f"{row['at']:%Y-%m-%d %H:%M}"
-        shown.add_row(row["id"], last, provider, str(row["messages"]), row["question"])
-    print_report({"conversations": rows}, [shown], as_json=as_json)
-
-
 def _stored(options: AskOptions) -> StoredConversation | None:
     """The conversation to continue or to create; None when nothing is stored."""
-    if options.conversation is not None:
-        stored = ask_files.find(options.conversation)
-    elif options.last:
-        stored = ask_files.latest(emulated=options.emulate)
-    else:
+    if not options.last:
         return ask_files.new() if options.keep and not options.preview else None
+    stored = ask_files.latest(emulated=options.emulate)
     stored.open()
     return stored
-
-
-@contextlib.contextmanager
-def emulated_or(
-    config: Path | None, *, emulate: bool, preview: bool = False
-) -> Iterator[AskConfig]:
-    """The configuration; with `emulate`, of an emulator that runs until the block ends."""
-    if not emulate:
-        yield find_config(config)
-    elif preview:  # nothing is sent
-        yield emulator_config("http://localhost")
-    else:
-        require("the emulator", "granian")
-        from anaphora import emulator
-
-        with emulator.running() as emu:
-            yield emulator_config(emu.url)
 
 
 def _choose(
@@ -259,11 +170,6 @@ def _provider_with(config: AskConfig, model: str, past: str) -> str | None:
 
 def _check_past(past: ConversationSettings, id: str, options: AskOptions) -> None:
     """Tools and the emulator cannot be added or removed in the middle of a conversation."""
-    if past.emulated != options.emulate:
-        way = "with" if past.emulated else "without"
-        raise InvalidRequest(
-            f"conversation {id} was started {way} --emulate; continue it {way} --emulate"
-        )
     if past.tools and not options.tools:
         again = " ".join(f"--tool {name}" for name in past.tools)
         raise InvalidRequest(f"conversation {id} uses tools; pass them again: {again}")
@@ -295,17 +201,6 @@ def _argument(text: str, name: str) -> str:
         return os.fsencode(text).decode()
     except UnicodeError:
         raise InvalidRequest("not valid UTF-8", path=name) from None
-
-
-def read_schema(file: Path) -> Structured[Any]:
-    """The form of answers that a file describes."""
-    try:
-        schema = loads(read_bytes(file))
-    except InvalidJson as problem:
-        raise InvalidRequest(problem.reason, path=str(file)) from None
-    if not isinstance(schema, dict):
-        raise InvalidRequest("a JSON Schema is an object", path=str(file))
-    return output_of(schema)
 
 
 def _part(file: str) -> Part:

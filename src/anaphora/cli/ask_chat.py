@@ -37,27 +37,19 @@ from anaphora.values import (
 )
 from anaphora.wording import counted, visible
 
-from .ask_files import (
-    AskConfig,
-    ConversationSettings,
-    LastCall,
-    ProviderChoice,
-    StoredConversation,
-    StoredLine,
-)
+from .ask_files import ConversationSettings, LastCall, StoredConversation, StoredLine
 from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop
 from .main import exit_code
+from .provider_choice import AskConfig, ProviderChoice
 from .terminal import AnswerPrinter, answer_on, one_line
 
 #: Characters of an excerpt of a tool's arguments or result, and of a provider's error message.
 _EXCERPT, _ERROR = 200, 500
-#: Parameters that a configuration fills in when they are None.
-_CONFIGURED = ("max_tokens", "temperature")
 
 _EARLY_STOPS = {
     "length": "cut off at the output limit; raise it with --max-tokens",
     "refusal": "the model refused to answer",
-    "turns": "stopped at --max-turns; resume with `anaphora ask --conversation {id}`",
+    "turns": "stopped at --max-turns; resume with `anaphora ask --continue`",
 }
 _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
     (errors.Unauthenticated, "check the key ({keys})"),
@@ -93,7 +85,6 @@ class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     files: tuple[str, ...]
     last: bool
-    conversation: str | None
     config: Path | None
     emulate: bool
     schema: Path | None
@@ -220,7 +211,11 @@ class AskChat:
                     seconds=turn.response.record.seconds,
                 )
             self._printer.end_line()
-            self._append(StoredLine(last_call=self._last_call(result.responses[-1])))
+            params = self._params
+            if output is not None:
+                params = msgspec.structs.replace(params, output=output.output)
+            call = LastCall.of(result.responses[-1], self._prefix, params)
+            self._append(StoredLine(last_call=call))
             return result
 
     async def _stream(self, pending: Turn | Run, session: Session) -> None:
@@ -248,7 +243,7 @@ class AskChat:
         )
         call = None if stored is None or self._settings.emulated else stored.last_call
         if call is not None and call.prefix_digest == self._prefix:
-            _recall(session, call)
+            call.recall(session)
         elif call is not None:
             self._printer.note(
                 "note: the system prompt or the tools changed; nothing of this conversation will"
@@ -273,23 +268,6 @@ class AskChat:
         except errors.Io as problem:
             self._store_failed = True
             self._printer.warn(f"not stored: {problem}")
-
-    def _last_call(self, response: Response) -> LastCall:
-        record, reply, params = response.record, response.reply, self._params
-        if self._output is not None:
-            params = msgspec.structs.replace(params, output=self._output.output)
-        return LastCall(
-            provider=record.provider,
-            model=record.model,
-            prefix_digest=self._prefix,
-            params=params,
-            id=reply.id,
-            served_model=reply.model,
-            stop_reason=reply.stop_reason,
-            usage=reply.usage,
-            at=record.attempts[-1].at if record.attempts else record.at,
-            first_token_at=record.at + (record.first or 0.0),
-        )
 
     def _introduce(self) -> None:
         """Print what is known before the call."""
@@ -328,8 +306,7 @@ class AskChat:
         if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(
             last.reply.stop_reason
         ):
-            place = "ID" if self._stored is None else self._stored.id
-            self._printer.warn(early.format(id=place))
+            self._printer.warn(early)
         # anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019
         cost = result.cost_usd
         summary = [
@@ -361,29 +338,6 @@ class AskChat:
 def _answer_text(reply: Reply) -> str:
     """The text of an answer as it is printed: a refusal is one."""
     return "".join(part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
-
-
-def _recall(session: Session, call: LastCall) -> None:
-    reply = Reply(
-        id=call.id,
-        model=call.served_model,
-        message=session.messages[-1],
-        stop_reason=call.stop_reason,
-        usage=call.usage,
-    )
-    params = msgspec.structs.asdict(call.params)
-    del params["stream"]
-    for name in _CONFIGURED:
-        if params[name] is None:
-            del params[name]
-    session.recall(
-        reply,
-        provider=call.provider,
-        model=call.model,
-        at=call.at,
-        first=call.first_token_at,
-        **params,
-    )
 
 
 def _excerpt(result: ToolResult) -> str:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
+from anaphora.audit.reading import VerifiedChains, VerifiedLog
+from anaphora.dashboard.past_calls.adding import NO_LABEL
+from anaphora.dashboard.past_calls.memory import AuditReport
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
@@ -31,8 +34,52 @@ _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
+    if isinstance(verified, VerifiedChains):
+        yield from _chain_lines(verified)
+        return
+    found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
+    yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
+    yield f"  last row: {verified.last:,}, hash {verified.hash}"
+    if verified.first > 1:
+        yield f"  rows 1 to {verified.first - 1:,} were pruned, which a row confirms"
+    if verified.signed_since is None:
+        yield "  chain only: no store of a daemon knows this log, so MACs were not checked", "dim"
+    else:
+        yield f"  MACs: those of rows {verified.signed_since:,} and later are of this home's key"
+    if verified.anchored is None:
+        yield "  without --anchor, a truncated log is not detected", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,}, which is there"
+    if verified.writing:
+        yield "  a process is writing this log", "dim"
+
+
+def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
+    count = len(verified.chains)
+    found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
+    yield f"✓ {verified.log}: {found}: all are whole", "bold"
+    if count:
+        figures = ("chain", "rows", "last row", "anchored", "MACs since")
+        rows = table("chain", "node", "state", *figures[1:], right=figures)
+        for one in verified.chains:
+            cells = (one.name, one.state, f"{one.rows:,}", f"{one.last:,}", f"{one.anchored:,}")
+            since = "chain only" if one.signed_since is None else f"{one.signed_since:,}"
+            rows.add_row(str(one.chain), *cells, since)
+        yield rows
+    anchors = verified.signed_anchors + verified.unsigned_anchors
+    yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
+    if verified.unsigned_anchors:
+        other = counted(verified.unsigned_anchors, "anchor")
+        yield f"  {other} not signed with the key of this home: only hashes were checked", "bold"
+    if verified.anchored is None:
+        yield "  without --anchor, a rollback of all chains together is not detected", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,} of the anchors, which is there"
+
+
 def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
-    """With a column for what was charged without a bill, where there is such a call."""
+    """With a column for amounts charged without a bill, if there are any."""
     unbilled = ("unbilled",) if any(call.unbilled_nano_usd for _, call in found) else ()
     figures = ("row", "input", "read", "output", "$", *unbilled, "lost")
     rows = table(
@@ -60,7 +107,7 @@ def call_table(found: Collection[tuple[StoredRow, AuditEnvelope]]) -> Rows:
 
 
 def _charged(call: AuditEnvelope) -> str:
-    """What the call cost, with what was charged without a bill; nothing where it failed without
+    """Cost of the call, including amounts charged without a bill; empty if it failed without
     usage."""
     if call.unbilled_nano_usd:
         return cost((call.cost_nano_usd or 0) + call.unbilled_nano_usd)
@@ -100,7 +147,7 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
         yield f"no bill confirms {cost(total.unbilled_nano_usd)} of these dollars", "dim"
 
 
-def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _sums(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     figures = ("calls", "failed", "input", "read", "$", "$ saved", "breaks", "$ lost")
     rows = table(title, *figures, right=figures)
     for name, sums in _shown(groups, newest=title == "day"):
@@ -120,7 +167,7 @@ def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
     yield from _more(groups)
 
 
-def _losses(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _losses(title: str, groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     if not groups:
         return
     figures = ("calls", "tokens lost", "$ lost")
@@ -134,19 +181,19 @@ def _losses(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
 
 
 def _shown(
-    groups: Mapping[str, CallSums], *, newest: bool = False
-) -> Iterable[tuple[str, CallSums]]:
+    groups: Mapping[str, CallTotals], *, newest: bool = False
+) -> Iterable[tuple[str, CallTotals]]:
     items = list(groups.items())
     return items[-_MOST_ROWS:] if newest else items[:_MOST_ROWS]
 
 
-def _more(groups: Mapping[str, CallSums]) -> Iterator[Line]:
+def _more(groups: Mapping[str, CallTotals]) -> Iterator[Line]:
     if len(groups) > _MOST_ROWS:
         yield f"and {len(groups) - _MOST_ROWS:,} more; --json has them all", "dim"
 
 
-def _chart(days: Mapping[str, CallSums]) -> Iterator[Line]:
-    """A bar for each day: what was spent, and with the part that was lost to breaks apart."""
+def _chart(days: Mapping[str, CallTotals]) -> Iterator[Line]:
+    """A bar for each day: the spend, with the part lost to cache breaks marked."""
     shown = list(days.items())[-_MOST_DAYS:]
     most = max((sums.cost_nano_usd for _, sums in shown), default=0)
     if most <= 0:
@@ -165,7 +212,7 @@ def bar(share_of_width: float, width: int = _WIDTH) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _sentence(total: CallSums) -> str:
+def _sentence(total: CallTotals) -> str:
     text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)} dollars"
     if total.read_share is not None:
         text += f", {total.read_share:.0%} of the input read from the cache"
@@ -217,7 +264,7 @@ model_option = click.option(
 ttl_option = click.option(
     "--ttl",
     type=click.Choice((*TTL_SECONDS, "none")),
-    help="Only with this TTL for all markers; none: without caching.",
+    help="Use this TTL for all markers; none: no caching.",
 )
 
 

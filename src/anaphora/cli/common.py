@@ -41,7 +41,7 @@ COMMANDS = {
     "grants": "Explain what apps may do, and apply grants to several nodes.",
     "init": "Create the home folder of a daemon.",
     "lint": "Find what will break a cached prefix, before it does.",
-    "map": "Send every line of a file, and pay for what the prompts share once.",
+    "map": "Send every line of a file, and pay for shared prefixes once.",
     "models": "List known models and their cache rules.",
     "nodes": "List the nodes of a daemon on several machines, and drain one.",
     "record": "Run a command and record its calls, to replay them offline.",
@@ -130,7 +130,7 @@ _COMMAND = "anaphora.cli.command"
 
 
 def command_after_dashes(ctx: click.Context) -> tuple[str, ...]:
-    """The words after `--` in a `RunGroup`; raises where there are none."""
+    """The words after `--` in a `RunGroup`; raises if there are none."""
     words = tuple(ctx.meta.get(_COMMAND, ()))
     if not words:
         ctx.fail(f"No command to run. Write: {ctx.command_path} -- COMMAND...")
@@ -283,7 +283,7 @@ def report_problems(problems: Iterable[object]) -> None:
 
 
 def print_error_line(text: str | bytes) -> None:
-    """To standard error. Where that is closed or full nothing else changes: the exit code stays."""
+    """Prints to standard error. If that is closed or full, the exit code stays the same."""
     with contextlib.suppress(OSError):
         click.echo(text, err=True)
 

@@ -1,4 +1,4 @@
-"""Commands of an administrator: by the daemon that runs on a home, or on its store where none runs.
+"""Commands of an administrator: through the daemon of a home, or on its store if none runs.
 
 call_admin(home, "admin.apps.add", {"app": "marketing"})
 """
@@ -99,7 +99,7 @@ class DaemonConnection:
     @hides_arguments
     def call(self, method: str, params: Mapping[str, Any]) -> Any:
         """The result. Raises `NoDaemon`, `InvalidRequest` for params, `Upstream` for other errors
-        of the daemon, and `Io` where the connection breaks."""
+        of the daemon, and `Io` if the connection breaks."""
         message = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         return _result(*self._post(msgspec.json.encode(message)))
 
@@ -169,12 +169,12 @@ def open_shared_home(path: Path) -> Home:
 
 
 def _may_be_elsewhere(home: Home) -> bool:
-    """Whether the store may be in PostgreSQL: where, only llm.yaml says, which is broken."""
+    """Whether the store may be in PostgreSQL; the broken llm.yaml does not tell."""
     return b"postgres" in home.llm_yaml.read_bytes()
 
 
 def store_address_of(home: Home) -> PostgresAddress | None:
-    """Where the store of a home is: None for its file, also while llm.yaml is broken."""
+    """Address of the store of a home; None for its file, or if llm.yaml is broken."""
     from anaphora.daemon.home.config import daemon_config
     from anaphora.daemon.store.opening import store_address
 
@@ -187,7 +187,7 @@ def store_address_of(home: Home) -> PostgresAddress | None:
 
 
 def daemon_socket(home: Home) -> Path:
-    """Where the daemon of a home listens, also while llm.yaml is broken."""
+    """Socket of the daemon of a home, even if llm.yaml is broken."""
     from anaphora.daemon.home.config import DaemonConfig, daemon_config
 
     try:
@@ -206,8 +206,8 @@ def call_admin(home: Home, method: str, params: Mapping[str, Any]) -> Any:
 
 
 async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> Any:
-    """On the store of a home. A file is locked: no daemon starts meanwhile with what was before. In
-    PostgreSQL other nodes may run; they see what changes."""
+    """On the store of a home. A file is locked, so that no daemon starts with old data. In
+    PostgreSQL, other nodes may run and see the changes."""
     from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.admin import Admin
     from anaphora.daemon.home import HomeLock
@@ -243,7 +243,7 @@ async def _register_spend(
     """With the audit log of the home, which no daemon writes now; in PostgreSQL, with a chain of
     its own."""
     from anaphora.audit.log_postgres import PostgresLog
-    from anaphora.daemon.audit_place import audit_place, open_audit, row_key
+    from anaphora.daemon.audit import audit_place, open_audit, row_key
     from anaphora.daemon.money.administration import SpendAdmin
 
     audit = None
@@ -256,7 +256,7 @@ async def _register_spend(
 
 
 def _known_providers(home: Home, config: ClientConfig) -> dict[str, ResolvedProvider]:
-    """None where a key is missing: `serve --check` names it."""
+    """None if a key is missing; `serve --check` names it."""
     from anaphora.daemon.home.secrets import resolve_providers
 
     try:

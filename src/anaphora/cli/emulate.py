@@ -27,12 +27,12 @@ from .parameters import Time, selected
     "allow_hosts",
     multiple=True,
     metavar="NAME",
-    help="Another name by which clients reach it, such as a Docker Compose service; * for any.",
+    help="Additional host name to accept, such as a Docker Compose service; * for any.",
 )
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
-@click.option("--fault-headers", is_flag=True, help="Let requests ask for a fault in a header.")
+@click.option("--fault-headers", is_flag=True, help="Inject faults that a request header names.")
 @click.option(
     "--background",
     type=Time("s"),
@@ -40,8 +40,8 @@ from .parameters import Time, selected
     show_default=True,
     help="Time that background responses and batches take, by the emulator's clock.",
 )
-@click.option("--any-model", is_flag=True, help="Accept models that the provider does not have.")
-@click.option("--no-tool-calls", is_flag=True, help="Call only tools that a request forces.")
+@click.option("--any-model", is_flag=True, help="Accept unknown models.")
+@click.option("--no-tool-calls", is_flag=True, help="Call tools only if the request forces it.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -71,7 +71,7 @@ def command(
     """
     require("the emulator", "granian", "yaml")
     from anaphora import catalog
-    from anaphora.emulator.engine import EmulatorOptions, Latency
+    from anaphora.emulator import EmulatorOptions, Latency
     from anaphora.emulator.faults import Faults
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import Emulator, serve
@@ -104,8 +104,8 @@ def demo(as_json: bool, providers: str, no_engine: bool) -> None:
     A local emulator of every provider starts, and an agent fixes a bug in 20 turns at each of them
     in three prompt layouts: a careless one, a usual one with a stable system prompt and one cache
     marker, and Anaphora's. Each is billed. Then one change breaks the prompt's
-    prefix, and is found. Last, the same prompt goes to llama.cpp's own server, cold and warm, where
-    that is installed.
+    prefix, and is found. Last, the same prompt goes to llama.cpp's own server, if it is installed,
+    cold and warm.
     """
     require("the demo", "granian")
     play = _tour("play")

@@ -120,8 +120,8 @@ async def create_token(home: Home, app: str) -> Secret:
 
 
 def emulated_providers(config: ClientConfig, url: str) -> dict[str, ResolvedProvider]:
-    """Every provider at the emulator, where a path of its own stands for its host. The key is the
-    provider's id: each has a cache of its own."""
+    """All providers at the emulator, each below its own path. The key is the provider's id, so that
+    each has its own cache."""
     return {id: _emulated(one, url) for id, one in check(config).items()}
 
 

@@ -15,17 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
-from anaphora.analysis.request_log import why_unbilled
-from anaphora.analysis.sent_requests import (
-    RequestDefaults,
-    ResponseChains,
-    SentRequest,
-    holds_request,
-    is_request,
-    judge_request,
-    paired,
-    read_request,
-)
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
@@ -33,6 +22,9 @@ from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
+from anaphora.traffic.matching import judge_request, paired
+from anaphora.traffic.request_log import holds_request, is_request, read_request, why_unbilled
+from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, SentRequest
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems
@@ -94,7 +86,7 @@ class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     """Tokens that could have been read and were not."""
     cost_usd: Decimal | None
-    """None where a loss has no known price."""
+    """None if a loss has no known price."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,9 +129,10 @@ def command(
     call is compared with the one before it: the cause, the first bytes that differ, the cost. An
     answer that several sessions contain counts once.
 
-    A loss is named where the requests, the clock or the provider's rules prove it. "Unknown": less
-    was read than had been cached, and the file does not show why; `anaphora watch` compares the
-    requests themselves. A compaction, an edited history and a resumed session are named as such.
+    A cause is named if the requests, the clock or the provider's rules prove it. "Unknown" means
+    that less was read than had been cached, and the file does not show why; `anaphora watch`
+    compares the requests themselves. A compaction, an edited history and a resumed session are
+    named as such.
 
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
@@ -213,7 +206,7 @@ class _Explainer:
             earlier = EarlierCall(call=request, continues=True, chunks=0, latest=request)
 
     def _of_one_wire(self, lines: list[LogLine]) -> Iterator[SentRequest]:
-        """The requests of one conversation: those that fit several wires are of that of the
+        """Requests of one conversation. A request that fits several wires gets the wire of the
         others."""
         requests = [read_request(line, self._defaults) for line in lines]
         known = next((request.wire for request in requests if not request.guess), None)
@@ -239,7 +232,7 @@ class _Explainer:
                 self.problems.append(Problem(line.place, decode_reason(problem, line.data)))
 
     def _noted(self, request: SentRequest) -> SentRequest:
-        """Tells once how a wire was chosen that requests do not show."""
+        """Prints once why a wire was chosen that requests do not show."""
         if request.guess and request.guess not in self._guesses:
             self._guesses.add(request.guess)
             self.problems.append(Problem(request.place, request.guess, "notice"))
@@ -253,7 +246,7 @@ class _Explainer:
             if earlier is not None and earlier.continues:
                 name, count = conversations[earlier.call.place]
             else:
-                name, count = request.conversation or request.place, 0
+                name, count = request.named or request.place, 0
                 if name in names:  # side calls and subagents of a session
                     name = f"{name} ({request.place})"
                 names.add(name)
@@ -298,8 +291,8 @@ class _Explainer:
 
 
 def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
-    """The calls in their order. The only call of its conversation that no other one begins like, in
-    a session with a longer conversation, is a side call."""
+    """The calls in order. In a session with a longer conversation, a single call whose prefix no
+    other call shares is a side call."""
     calls = list(logged)
     lengths = Counter(one.explained.conversation for one in calls)
     shared = {one.like for one in calls}

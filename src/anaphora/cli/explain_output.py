@@ -61,7 +61,7 @@ def _conversations(calls: Iterable[ExplainedCall]) -> list[list[ExplainedCall]]:
 
 
 def _lost(explained: Explanation) -> str:
-    """What the losses cost; where only some have a known price, what those do."""
+    """Cost of the losses; if only some have a known price, the cost of those."""
     lost = [call.verdict for call in explained.turns if call.verdict.lost]
     unpriced = sum(verdict.lost for verdict in lost if verdict.cost_usd is None)
     if unpriced in (0, explained.summary.lost):
@@ -71,13 +71,13 @@ def _lost(explained: Explanation) -> str:
 
 
 def _unproven(call: ExplainedCall) -> str | None:
-    """What would tell the cause of an unknown result; the same for many calls, and told once."""
+    """Advice on how to find the cause of an unknown result; printed once."""
     causes = call.verdict.causes
     return causes[0].text if call.verdict.result == "unknown" and causes else None
 
 
 def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
-    """Consecutive hits are one line, unless `everything` is asked for."""
+    """Consecutive hits share one line unless `everything` is set."""
     for is_hit, group in itertools.groupby(calls, key=lambda call: call.verdict.result == "hit"):
         same = list(group)
         if is_hit and len(same) > 1 and not everything:

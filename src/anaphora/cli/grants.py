@@ -40,8 +40,8 @@ _FILE = click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
 def command() -> None:
     """Explain what apps may do, and apply grants to several nodes.
 
-    On one node, grants are what extensions.yaml says. Several nodes serve the latest generation
-    of the grants in PostgreSQL, whatever their files say; `anaphora grants apply` adds one.
+    A single node takes its grants from extensions.yaml. Several nodes serve the latest generation
+    of the grants in PostgreSQL and ignore their files; `anaphora grants apply` adds a generation.
     """
 
 
@@ -50,10 +50,10 @@ def command() -> None:
 @home_option
 @json_option
 def check(app: str, home: Path, as_json: bool) -> None:
-    """Explain what APP may do, what it has spent, and what is missing.
+    """Explain the permissions of APP, its spend, and what is missing.
 
     Exit code 1 when the app can make no calls, 2 when a file is invalid: the message names the
-    line, and a running daemon still uses what was before.
+    line, and a running daemon keeps its previous settings.
     """
     result = call_admin(open_home(home), "admin.grants.check", {"app": app})
     print_report(result, _lines(result), as_json=as_json)
@@ -70,11 +70,11 @@ def check(app: str, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def apply(file: Path, home: Path, as_json: bool) -> None:
-    """Put the grants of FILE into force on all nodes, within a second.
+    """Apply the grants of FILE to all nodes, within a second.
 
     FILE is written as extensions.yaml (- reads standard input). It is checked with the llm.yaml of
-    this home, and becomes the next generation; the same text as the latest does not. Calls that
-    run are not ended.
+    this home and becomes the next generation unless it equals the latest. Running calls are not
+    interrupted.
     """
     name = "standard input" if str(file) == "-" else str(file)
     params = {"text": read_text(file), "file": name, "by": f"{getpass.getuser()}@{_host()}"}
@@ -92,7 +92,7 @@ def apply(file: Path, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def show(generation: int | None, home: Path, as_json: bool) -> None:
-    """Print the grants that all nodes serve, or an earlier GENERATION of them."""
+    """Print the current grants of all nodes, or an earlier GENERATION."""
     params = {} if generation is None else {"generation": generation}
     result = call_admin(open_shared_home(home), "admin.grants.show", params)
     if as_json:
@@ -210,10 +210,10 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _models(one: dict[str, Any]) -> str:
-    """The models that may be called there, and those of llm.yaml that may not."""
+    """Models that the app may call at a provider, and those of llm.yaml that it may not."""
     allowed = _listed(one["allowed_models"]) if one["allowed_models"] else ""
     if one.get("any_model"):
-        default = f"; {allowed} where a call names none" if allowed else ""
+        default = f"; {allowed} if a call names none" if allowed else ""
         allowed = f"any model that matches{default}"
     refused = f"not {', '.join(one['refused_models'])}" if one["refused_models"] else ""
     return "; ".join(filter(None, (allowed, refused))) or "any model that matches"

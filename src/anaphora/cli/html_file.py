@@ -31,9 +31,9 @@ def html_option(help: str) -> Callable[[F], F]:
 
 
 class HtmlFile:
-    """A report that only its owner may read. A file beside it is opened when the block begins, so
-    that a place that cannot be written is reported before the work; `write` replaces what was there
-    before at once. Anything but a regular file, such as a pipe, is written directly."""
+    """A report that only its owner may read. A temporary file beside it is opened when the block
+    begins, so that an error is reported before the work; `write` replaces the old file atomically.
+    Anything but a regular file, such as a pipe, is written directly."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class HtmlFile:
 
 
 def write_html(path: Path, make: Callable[[], bytes]) -> None:
-    """Writes a report that `make` returns, and says where it is."""
+    """Writes the report that `make` returns, and prints its path."""
     with HtmlFile(path) as file:
         file.write(make())
     if path != STDOUT:

@@ -31,15 +31,11 @@ from anaphora.analysis.lint.checks import (
     lint_text,
     lint_text_samples,
 )
-from anaphora.analysis.sent_requests import (
-    RequestDefaults,
-    SentRequest,
-    holds_request,
-    read_request,
-)
 from anaphora.analysis.trace.log_lines import LogLine, numbered
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
+from anaphora.traffic.request_log import holds_request, read_request
+from anaphora.traffic.sent_requests import RequestDefaults, SentRequest
 from anaphora.wording import counted
 
 from .common import (
@@ -159,7 +155,7 @@ class _Prompts:
                     self.problems.append(str(problem))
 
     def guesses(self) -> Iterator[str]:
-        """How wires were chosen that requests do not show; each way once."""
+        """Reasons for wires that requests do not show, each once."""
         first = {request.guess: request for request in reversed(self.requests)}
         return (f"{one.place}: {guess}" for guess, one in first.items() if guess)
 

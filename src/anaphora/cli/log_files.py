@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.analysis import request_log, trace
+from anaphora.analysis import trace
 from anaphora.analysis.trace.answers import AnswerIndex
 from anaphora.analysis.trace.format import models_of, stand_in, unsupported
 from anaphora.analysis.trace.log_lines import (
@@ -26,6 +26,7 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.analysis.trace.programs import PROGRAMS
 from anaphora.errors import InvalidRequest
+from anaphora.traffic import log_traces, request_log
 from anaphora.wording import counted
 
 from . import opencode_files
@@ -98,7 +99,7 @@ def gather(
     override: bool = True,
 ) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others. `provider` served
-    the calls, whatever the files say; without `override`, only where that is unknown."""
+    the calls, whatever the files say; without `override`, only if that is unknown."""
     problems: list[Problem] = []
     files = [(str(file), [*_read(file, format_)]) for file in files_in(places, problems)]
     answers = AnswerIndex()
@@ -173,7 +174,7 @@ def _logs_in(folder: Path) -> list[Path]:
 
 
 def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
-    """The lines of a file; a single one where the file is one JSON object."""
+    """The lines of a file; a single one if the file is one JSON object."""
     lines = list(lines_of(file, problems))
     if len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
         whole = b"".join(line.data for line in lines)
@@ -240,7 +241,7 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     yield from problems
     format_ = format_ or detect(lines)
     if format_ == "requests":
-        yield from _of_account(request_log.read(iter(lines)), file)
+        yield from _of_account(log_traces.read(iter(lines)), file)
     elif format_ == "trace":
         yield from _of_account(trace.read(format_, iter(lines)), file)
     elif format_ is not None:
@@ -265,7 +266,7 @@ def answers_in(
 
 
 def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntry]:
-    """The conversations, with the file as their account where none is recorded."""
+    """The conversations, with the file as their account if none is recorded."""
     for entry in entries:
         if isinstance(entry, FoundTrace) and entry.trace.account is None:
             entry = entry._replace(trace=replace(entry.trace, account=str(file)))

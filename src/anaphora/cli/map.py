@@ -30,8 +30,6 @@ from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
 from anaphora.wording import counted
 
-from .ask import complete_model, complete_provider, emulated_or, read_schema
-from .ask_files import AskConfig, choose
 from .common import (
     EXISTING_FILE,
     FOUND,
@@ -46,6 +44,14 @@ from .common import (
 )
 from .map_lines import LineDefaults, MapLine, read_lines
 from .parameters import NumberRange, Time, WireName
+from .provider_choice import (
+    AskConfig,
+    choose,
+    complete_model,
+    complete_provider,
+    emulated_or,
+    read_schema,
+)
 from .terminal import one_line
 
 #: Problems that are printed before the rest becomes a number.
@@ -94,7 +100,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-m", "--model", shell_complete=complete_model, help="MODEL, or PROVIDER/MODEL.")
 @click.option("-p", "--provider", shell_complete=complete_provider, help="Provider or route.")
 @click.option("-s", "--system", help="System prompt of lines with a prompt.")
-@click.option("--system-file", type=EXISTING_FILE, help="The same from a file.")
+@click.option("--system-file", type=EXISTING_FILE, help="System prompt from a file.")
 @click.option("--schema", type=EXISTING_FILE, help="JSON Schema that every answer must conform to.")
 @click.option(
     "--from",
@@ -110,24 +116,28 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Calls at the same time at most; rate limits may allow fewer.",
+    help="Maximum of concurrent calls; rate limits may allow fewer.",
 )
 @click.option(
-    "--max-cost-usd", metavar="AMOUNT", help="Send no call that could exceed it, over all runs."
+    "--max-cost-usd",
+    metavar="AMOUNT",
+    help="Spending limit over all runs; calls that could exceed it are not sent.",
 )
 @click.option(
     "--warm",
     type=click.Choice(get_args(WarmUp)),
     default="auto",
     show_default=True,
-    help="Write a shared prefix by the first call, by a pre-warm, or not at all.",
+    help="How a shared prefix is written: by the first call, by a pre-warm, or not at all.",
 )
 @click.option(
     "--visibility-delay",
     type=Time("s"),
-    help="Wait so long until a written prefix is read; by default what is known of the provider.",
+    help="Wait before a written prefix is read; by default the provider's known delay.",
 )
-@click.option("--batch", is_flag=True, help="Use the provider's Batch API: half price, in a day.")
+@click.option(
+    "--batch", is_flag=True, help="Use the provider's Batch API: half the price, within a day."
+)
 @click.option(
     "-o",
     "--results",
@@ -141,18 +151,17 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary.")
 def command(**given: Any) -> None:
-    """Send every line of a file, and pay for what the prompts share once.
+    """Send every line of a file, and pay for shared prefixes once.
 
     A line of FILE is a JSON object: {"prompt": "…"} with any of id, system, model, max_tokens, …; a
-    whole request as a provider takes it; or a line of a provider's batch file. A text alone is a
-    prompt, too; - reads standard input.
+    whole request to a provider; or a line of a provider's batch file. A plain text is a prompt as
+    well; - reads standard input.
 
     Calls are grouped by their prefix. One call of each group is sent first, the others when they
     can read what it wrote to the cache. Results of a.jsonl are written to a.results.jsonl as they
-    come, and are in the order of FILE at the end; what else the next run has to know is in
-    a.state.jsonl. Only the user can read these files. A run that was interrupted, or killed, goes
-    on where it ended: results belong to the content of a line, not to its number. Calls that failed
-    are made again.
+    come, and sorted like FILE at the end; a.state.jsonl holds other state for the next run. Only
+    the user can read these files. An interrupted or killed run is resumed: results belong to the
+    content of a line, not to its number. Failed calls are repeated.
 
     Exit code 1 when a call failed or --max-cost-usd was reached, 2 for invalid options or lines
     (then nothing was sent), 7 when a key is missing or rejected, 130 when interrupted.
@@ -211,7 +220,7 @@ def _defaults(options: _Options, config: AskConfig) -> LineDefaults:
 
 
 def _client(config: AskConfig) -> AsyncClient:
-    """All providers whose key is there."""
+    """All providers that have a key."""
     if config.environment is not None:
         config.environment.require_any()
         return AsyncClient.of_environment(config.environment)
@@ -234,7 +243,7 @@ def _client(config: AskConfig) -> AsyncClient:
 def _prepare(
     options: _Options, client: AsyncClient, lines: list[MapLine]
 ) -> tuple[list[MappedCall], list[dict[str, object]], list[MapLine]]:
-    """The calls, what their results begin with, and the lines that are none."""
+    """The calls, the first fields of their results, and the invalid lines."""
     output = None if options.schema is None else read_schema(options.schema)
     calls, labels, invalid = list[MappedCall](), list[dict[str, object]](), list[MapLine]()
     for line in lines:

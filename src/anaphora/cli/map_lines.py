@@ -20,7 +20,7 @@ _KEYWORDS = CALL_KEYWORDS - {"params", "cache", "output", "provider", "timeout"}
 
 
 class MapLine(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One line: a call, or why it is none."""
+    """One line: a call, or the reason why it is invalid."""
 
     number: int
     id: str | int | None = None
@@ -32,7 +32,7 @@ class MapLine(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LineDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says about every call."""
+    """Defaults from the command line for every call."""
 
     model: str
     replaces_model: bool

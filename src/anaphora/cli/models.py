@@ -39,10 +39,10 @@ def _complete_model(
 def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -> None:
     """List known models and their cache rules.
 
-    PATTERN keeps the models that have it in `provider/model`; with a *, those that match it. A ~
-    marks a conservative default: no source states the figure. Cache prices are multiples of the
-    input price; prices are current US dollars per million tokens, for a short prompt. With
-    --provider, the last row holds the defaults for models that are not listed.
+    PATTERN filters by substring of `provider/model`, or with a * as a glob. A ~ marks a
+    conservative default: no source states the figure. Cache prices are multiples of the input
+    price; prices are current US dollars per million tokens, for a short prompt. With --provider,
+    the last row holds the defaults for models that are not listed.
     """
     profiles = [*catalog.models(provider)]
     if provider is not None and not pattern:
@@ -127,7 +127,7 @@ def _marked(figure: Figure[Any], text: str) -> str:
 def wires(pattern: str, as_json: bool) -> None:
     """List providers and the wires (API formats) they support.
 
-    PATTERN keeps the rows that have it in their name. `anaphora translate --to` accepts the names
+    PATTERN filters by substring of the name. `anaphora translate --to` accepts the names
     in the first column; a provider's name alone stands for its first wire.
     """
     rows = [row for row in catalog.dialects().rows if pattern in row.name]

@@ -26,7 +26,9 @@ _INTERVAL = 0.5
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--all", "show_all", is_flag=True, help="Also starts of nodes that ended in a day.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also list starts of nodes that ended within a day."
+)
 @home_option
 @json_option
 @click.pass_context
@@ -35,8 +37,8 @@ def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> No
 
     For each node: its version and address, the calls that run and those of the last minute, the
     seconds since its last report, the settlements that wait for PostgreSQL, and the generation of
-    the grants that it serves. A node that is silent for long is dead: the others charge the calls
-    that it left open.
+    the grants that it serves. A node that stops reporting is declared dead, and the others charge
+    its open calls.
     """
     if ctx.invoked_subcommand is not None:
         for one in ctx.command.params:
@@ -50,7 +52,7 @@ def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> No
 
 
 def _oldest_first(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Starts of nodes; of each name one that runs is the last."""
+    """Starts of nodes; for each name, a running one is the last."""
     return sorted(
         result["nodes"], key=lambda one: (one["name"], one["state"] in _RUNNING, one["id"])
     )
@@ -94,9 +96,9 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
 def drain(node: str, undo: bool, wait: bool, home: Path, as_json: bool) -> None:
     """Take NODE out of service: it finishes its calls, and its /readyz answers 503.
 
-    For 15 seconds it still takes calls, so that a load balancer which looks at /readyz loses none;
-    then new ones are answered with 503, which balancers and SDKs send to another node. It stays
-    drained, also when it is started again, until --undo.
+    For 15 seconds it still accepts calls, so that a load balancer that polls /readyz loses none.
+    Then new calls get a 503, which balancers and SDKs retry on another node. It stays drained until
+    --undo, even after a restart.
     """
     if undo and wait:
         raise click.UsageError("--undo or --wait, not both")
@@ -113,7 +115,7 @@ def drain(node: str, undo: bool, wait: bool, home: Path, as_json: bool) -> None:
 
 
 def _wait(home: Home, node: str, *, quiet: bool) -> int:
-    """Until the node takes no calls, and none runs there."""
+    """Waits until the node accepts no calls and none is running."""
     shown = -1
     while True:
         rows = call_admin(home, "admin.nodes.list", {})["nodes"]

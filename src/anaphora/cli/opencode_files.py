@@ -27,7 +27,7 @@ _MESSAGES = (
 _PARTS = (
     "SELECT message_id, CAST(data AS BLOB) FROM part WHERE session_id = ? ORDER BY message_id, id"
 )
-#: In the header of a database: 2 where changes go to a file of their own, `-wal`.
+#: In the header of a database: 2 if changes go to a file of their own, `-wal`.
 _READ_VERSION = 19
 
 
@@ -60,8 +60,8 @@ def _unpacked(file: Path, copy: Path) -> str:
 
 
 def _address(file: Path, copy: Path) -> str:
-    """The database, so that reading it leaves no file beside it: SQLite makes `-wal` and `-shm` for
-    a reader too. Where they are missing no program has the database open."""
+    """Opens the database without leaving files beside it: SQLite creates `-wal` and `-shm` for a
+    reader as well. If they are missing, no program has the database open."""
     database = file.resolve()
     log, shared = (database.with_name(database.name + end) for end in ("-wal", "-shm"))
     with database.open("rb") as opened:

@@ -178,7 +178,7 @@ def request_options(command: T) -> T:
 
 
 def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names in a comma-separated `--providers`; raises for one that is not known."""
+    """The names in a comma-separated `--providers`; raises for an unknown one."""
     from anaphora.errors import InvalidRequest
 
     known = sorted(set(known))

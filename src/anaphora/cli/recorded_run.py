@@ -1,4 +1,5 @@
-"""What `anaphora record` and `anaphora replay` share: a command on the upstream of recordings."""
+"""What `anaphora record`, `replay` and `watch` share: the proxy's routes, a command on the upstream
+of recordings, and its report."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import click
 from anaphora.wording import counted, visible_json
 
 from .common import FOUND, print_error_line, report_problems, require, stop
-from .upstreams import routes_of, upstream_option
 
 if TYPE_CHECKING:
     from anaphora.replay.player import Player
+    from anaphora.traffic.calls import ProxyRoute
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -24,12 +25,22 @@ T = TypeVar("T", bound=Callable[..., Any])
 _SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
 #: Shorter values are in ordinary texts.
 _SHORTEST_SECRET = 8
+#: A route of a provider that the catalog does not have.
+_ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+upstream_option = click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="PROVIDER=URL",
+    help="Send the calls of a provider to another address, such as a gateway.",
+)
 
 
 def recording_options(command: T) -> T:
     for option in (
         click.option(
-            "--json", "as_json", is_flag=True, help="The report as JSON, on standard error."
+            "--json", "as_json", is_flag=True, help="Print the report as JSON on standard error."
         ),
         click.option(
             "--port",
@@ -41,7 +52,7 @@ def recording_options(command: T) -> T:
             "--rules",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="More match rules, besides those for known programs and of DIR/replay.toml.",
+            help="Additional match rules, besides the built-in ones and DIR/replay.toml.",
         ),
         upstream_option,
         click.option(
@@ -121,3 +132,46 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
         report_problems(f"no recording: {text}" for text in report.misses)
         report_problems([f"{', '.join(done)} {player.store.folder}"])
     return bool(report.misses or report.failures)
+
+
+def routes_of(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRoute]:
+    """The routes of the catalog's providers, at the addresses that the user's settings and
+    --upstream name, and of providers that the catalog does not have."""
+    from anaphora import catalog
+    from anaphora.proxy.programs import upstreams_from
+    from anaphora.proxy.routes import default_routes
+    from anaphora.traffic.calls import ProxyRoute, checked_upstream
+    from anaphora.yaml_values import nearest
+
+    known = {row.provider for row in catalog.dialects().rows}
+    named, others = upstreams_from(os.environ, words), []
+    for text in upstreams:
+        name, equals, url = text.partition("=")
+        if not equals or not _ROUTE_NAME.fullmatch(name):
+            raise click.BadParameter("write PROVIDER=URL", param_hint="--upstream")
+        provider = catalog.dialects().provider_named(name, known)
+        if provider is not None:
+            named[provider] = _route_base(url, provider)
+        elif near := nearest(name, sorted(known)):
+            reason = f"no provider {name!r}. Did you mean {near!r}?"
+            raise click.BadParameter(reason, param_hint="--upstream")
+        else:
+            url = checked_upstream(url, name)
+            others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
+    return [*default_routes(named), *others]
+
+
+def _route_base(url: str, provider: str) -> str:
+    """The base URL of a route. That of a client may end with what all paths of the route begin
+    with: `/v1` for OpenAI, `/openai/v1` for Groq."""
+    from anaphora import catalog
+
+    url = url.rstrip("/")
+    paths = [row.request_path for row in catalog.dialects().rows if row.provider == provider]
+    begin = url.find("/", url.find("://") + 3)
+    while begin > 0:
+        ending = url[begin:]
+        if all(path.startswith(f"{ending}/") for path in paths):
+            return url.removesuffix(ending)
+        begin = url.find("/", begin + 1)
+    return url

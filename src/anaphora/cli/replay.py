@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.Choice(("never", "last")),
     default="never",
     show_default=True,
-    help="What a request gets that is made more often than it was recorded: an error, or the last"
+    help="Response to a request that is made more often than it was recorded: an error, or the last"
     " answer again.",
 )
 @click.option(
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="nearest: answer a request that was not recorded with the nearest recording, and report"
     " the difference.",
 )
-@click.option("--pace", is_flag=True, help="Stream as fast as the answer came.")
+@click.option("--pace", is_flag=True, help="Stream at the recorded speed.")
 @replay_folder.signed_by_option
 @recording_options
 @click.pass_context
@@ -56,8 +56,8 @@ def command(
     anaphora replay --dir DIR -- COMMAND...    run a command offline
     anaphora replay verify DIR                 check the files of a folder
 
-    The options below go with COMMAND. It needs neither a network nor a key: where no key is set, it
-    gets a placeholder. A request that was not recorded gets an error that names the nearest
+    The options below go with COMMAND. It needs neither a network nor a key: a missing key is
+    replaced by a placeholder. A request that was not recorded gets an error that names the nearest
     recording and the first difference.
 
     Exit code: the command's own; 1 when it ended with 0 and a request was not recorded; before
@@ -104,7 +104,7 @@ for subcommand in replay_folder.SUBCOMMANDS:
     type=click.Choice(("all", "new", "once")),
     default="all",
     show_default=True,
-    help="all: record every call, again where it is recorded. new: answer recorded calls from the"
+    help="all: record every call, even if a recording exists. new: answer recorded calls from the"
     " recordings, and record the others. once: record in a new or empty folder, else only replay.",
 )
 @click.option(

@@ -240,7 +240,9 @@ def _shown(data: bytes) -> list[str]:
 @_FOLDER
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(
-    "--older-than", type=Time("d"), help="Recorded before: 12h, 30d, or a number of days."
+    "--older-than",
+    type=Time("d"),
+    help="Only fixtures older than this: 12h, 30d, or a number of days.",
 )
 @click.option("--model", help="Only fixtures of this model.")
 @click.option("--failed", is_flag=True, help="Only failed calls: status 400 and above, or none.")
@@ -259,8 +261,8 @@ def prune(
 ) -> None:
     """Remove fixtures from DIR, by NAME (the beginning of a file name or key) or by options.
 
-    Fixtures that fit all options are removed. The index, and the signature with --sign, are written
-    anew.
+    Fixtures that match all options are removed. The index, and with --sign the signature, are
+    rewritten.
     """
     if not names and older_than is None and model is None and not failed:
         raise click.UsageError("Say what to remove: NAME, --older-than, --model or --failed.")
@@ -299,9 +301,9 @@ def _prune_lines(gone: Sequence[str], dry_run: bool) -> Iterator[Line]:
 @_SIGN
 @_JSON
 def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
-    """List the replay.toml of DIR in its index, after you changed, added or removed it.
+    """Accept a replay.toml of DIR that was changed, added or removed, and update the index.
 
-    Its rules decide which recorded answer a request gets: until then nothing of DIR is served.
+    Its rules select the recorded answer of a request, so nothing of DIR is served before.
     """
     sign = None if key_file is None else SigningKey.read(key_file)
     store = FixtureStore.open(folder, track=_track, sign=sign, changed_rules=True)
@@ -328,7 +330,7 @@ def accept_rules(folder: Path, key_file: Path | None, as_json: bool) -> None:
 )
 @_JSON
 def sign(folder: Path, key_file: Path, as_json: bool) -> None:
-    """Verify DIR and sign its index, so that `verify --signed-by` finds deliberate change."""
+    """Verify DIR and sign its index, so that `verify --signed-by` detects deliberate changes."""
     key = SigningKey.read(key_file)
     count = sign_folder(folder, key, track=_track)
     lines = [f"{folder}: signed {counted(count, 'fixture')} with {key.public}"]

@@ -23,7 +23,7 @@ _MAX_BYTES = 4096
 @click.option("--stdio", is_flag=True, help="Connect standard input and output to a daemon.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schemas of all methods.")
 @home_option
-@click.option("--app", metavar="ID", help="The app whose calls these are.")
+@click.option("--app", metavar="ID", help="App that makes the calls.")
 @click.option("--token-file", type=EXISTING_FILE, help="File with the app's token.")
 @click.option("--token-fd", type=int, metavar="N", help="Open descriptor to read the token from.")
 def command(
@@ -37,8 +37,8 @@ def command(
     """Send JSON-RPC messages to a running daemon.
 
     With --stdio, every line of standard input is a request or a batch, and every line of standard
-    output is a response or an `llm.delta` of a streamed one. Requests run at the same time, and
-    responses come in the order in which they are ready.
+    output is a response or an `llm.delta` of a streamed one. Requests run concurrently, and
+    responses are printed as they complete.
 
     An app names itself and its token: --app ID --token-file FILE. Without a token, the owner of the
     home folder is an administrator.
@@ -48,7 +48,7 @@ def command(
         anaphora rpc --stdio --home DIR --app marketing --token-file marketing.token
 
     Exit code 2 when no daemon runs in the home folder or the token is another app's, 7 when it is
-    not accepted.
+    rejected.
     """
     if stdio == schema:
         raise click.UsageError("Give either --stdio or --schema.")

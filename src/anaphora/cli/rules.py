@@ -58,7 +58,7 @@ def command() -> None:
 @command.command()
 @click.argument("provider", shell_complete=ProviderName().shell_complete)
 @click.argument("model", required=False)
-@click.option("--wire", "on", type=WireName(), help="The rules on this wire.")
+@click.option("--wire", "on", type=WireName(), help="Show the rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
 @click.pass_context
 def show(
@@ -68,8 +68,8 @@ def show(
 
     PROVIDER/MODEL may be one argument, or a MODEL alone whose name shows its maker.
 
-    A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
-    in use comes first and the others follow.
+    A ~ marks a conservative default: no source states the figure. If sources disagree, the value in
+    use comes first.
     """
     if model is None:
         provider, model = _provider_and_model(provider)
@@ -102,7 +102,7 @@ def _provider_and_model(name: str) -> tuple[str, str]:
 @click.option(
     "--provider",
     type=ProviderName(),
-    help="Only this provider's rules; it served the calls whose provider is unknown.",
+    help="Only this provider's rules; also the provider of calls that do not name one.",
 )
 @click.option("--model", help="Only rules of this model; may contain *.")
 @click.option(

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse to start where an app requires a capability that it is not granted.",
+    help="Refuse to start if an app requires a capability that it is not granted.",
 )
 @click.option(
-    "--allow-env-keys", is_flag=True, help="Allow keys of llm.yaml in environment variables."
+    "--allow-env-keys", is_flag=True, help="Allow llm.yaml to take keys from environment variables."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --check: print the result as JSON.")
 @click.pass_context

@@ -88,7 +88,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     spans: tuple[Span, ...]
     chances: tuple[CallChance, ...] = ()
-    """The other outcomes that it may have, where its provider misses at random."""
+    """Other possible outcomes, if the provider misses at random."""
     expected_usage: ExpectedUsage
     """All of its outcomes by their shares."""
     verdict: Verdict | None = None
@@ -112,7 +112,7 @@ class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs whose hit, partial or miss was predicted."""
     predicted: TokenCost
     expected_usage: ExpectedUsage
-    """What is expected where providers miss at random, and its range."""
+    """Expected sums if providers miss at random, with their range."""
     range_usd: CostRange | None
     """The range of the bill, by the errors of earlier predictions; calls without one count as
     they are predicted."""
@@ -168,8 +168,8 @@ def command(
     (~/.copilot/session-state) or pi (~/.pi/agent/sessions), or request logs with the bodies of
     requests and responses. Every call is predicted from the calls before it and then compared with
     its bill: tokens read and written, dollars, and the most likely cause of each difference. An
-    answer that several sessions contain, as resumed ones do, counts once. A predicted bill is a
-    range, such as 0.30 to 2.02, where the errors of earlier predictions make it uncertain. --as
+    answer that several sessions contain, such as resumed ones, counts once. A predicted bill is a
+    range, such as 0.30 to 2.02, if the errors of earlier predictions make it uncertain. --as
     simulates the same calls with another provider and model.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could

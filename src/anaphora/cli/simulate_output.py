@@ -33,8 +33,8 @@ def page_lines(report: SimulationReport) -> Iterator[Line]:
         yield _compared(report)
         yield (
             "\nexact: calls whose predicted tokens read equal the bill; class: calls, after the"
-            " first, whose hit, partial or miss was predicted; $: input and output, and where that"
-            " is uncertain the range that nine bills in ten fall into, by the errors so far",
+            " first, whose hit, partial or miss was predicted; $: input and output, and if that"
+            " is uncertain, the range of nine bills in ten by the errors so far",
             "dim",
         )
         yield from _ranges(report)
@@ -109,11 +109,11 @@ def _shown(report: SimulationReport) -> Iterator[CallTotals]:
 
 
 def _ranges(report: SimulationReport) -> Iterator[Line]:
-    """What is expected where a provider misses at random; nothing where none does."""
+    """Expected losses from random misses of a provider; empty if there are none."""
     uncertain = [one for one in _shown(report) if not one.expected_usage.certain]
     if not uncertain:
         return
-    yield "\nExpected where providers miss at random, and the range of nine cases in ten", "bold"
+    yield "\nExpected if providers miss at random, and the range of nine cases in ten", "bold"
     yield "by chance alone: the lengths that are estimated are taken as right", "dim"
     yield _range_table((one.conversation, one.expected_usage) for one in uncertain)
     for line in _reasons(
@@ -159,7 +159,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _bill(one: CallTotals) -> str:
-    """The predicted bill; its range where that is wide."""
+    """The predicted bill; its range if that is wide."""
     span, cost = one.range_usd, one.predicted.cost_usd
     if span is None or not cost or span.high - span.low < _WIDE * cost:
         return _amount(cost)
@@ -194,7 +194,7 @@ def _range_table(named: Iterable[tuple[str, ExpectedUsage]]) -> Rows:
 
 
 def _reasons(chances: Iterable[tuple[str, ChanceReason, float]]) -> Iterator[str]:
-    """One line for each model: which share of its reads goes wrong, and how."""
+    """One line for each model: the share of wrong read predictions, and their kinds."""
     by_model: dict[str, dict[ChanceReason, float]] = {}
     for model, reason, share in chances:
         by_model.setdefault(model, {})[reason] = share
@@ -264,8 +264,8 @@ def draw(report: SimulationReport) -> str:
 
 
 def _turn(row: CallRow, in_usd: bool) -> PlottedTurn:
-    """The bill, or the prediction where there is none. Where the price is unknown, costs are the
-    input in tokens at full price."""
+    """The bill, or the prediction if there is none. If the price is unknown, costs are input tokens
+    at full price."""
     cost = row.billed or row.predicted
     paid, full = float(cost.cost_usd or 0), float(row.without_cache or 0)
     if not in_usd:

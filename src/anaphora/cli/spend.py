@@ -16,8 +16,7 @@ import msgspec
 from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
-from anaphora.daemon.store.days import day_of
-from anaphora.daemon.store.reading import FIELDS, held, spend_rows
+from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.wording import counted, visible_json
@@ -38,7 +37,7 @@ _INTERVAL = 0.25
 
 
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of settled calls, and what open holds reserve."""
+    """Sums of settled calls and of open holds."""
 
     by: tuple[str, ...]
     since: str
@@ -74,8 +73,8 @@ class SpendGroup(CommandGroup):
     help=f"Fields to sum by, separated by commas: {', '.join(FIELDS)}.",
 )
 @click.option("--app", help="Only this app.")
-@click.option("--since", callback=past_moment, help="Only since this day: 2026-11-30, 7d.")
-@click.option("--until", callback=past_moment, help="Only to this day, which is included.")
+@click.option("--since", callback=past_moment, help="Only from this day on: 2026-11-30, 7d.")
+@click.option("--until", callback=past_moment, help="Only up to and including this day.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
 @html_option("Write a report with charts to FILE, one page to send; - is standard output.")
 @home_option
@@ -96,9 +95,9 @@ def command(
 
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
     confirms: streams that were aborted, calls that were sent and never answered, and bills that
-    cannot be true. `corrected` is what `anaphora spend correct` added or took away. `calls` are
-    attempts that were charged: one that was sent again after it may have been charged counts
-    twice. By label, a row without one is the output, and the prompt's text that has no label.
+    cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
+    attempts: a retry after an attempt that may have been charged counts as well. In `--by label`,
+    output and unlabelled text are in the row without a label.
 
     \b
     anaphora spend --since 7d --by day,app
@@ -107,7 +106,7 @@ def command(
     anaphora spend --since 30d --html spend.html
     anaphora spend entries --app marketing
 
-    With --json amounts are whole nano-dollars; with --watch too, each state is one line.
+    With --json, amounts are nano-dollars; with --watch as well, each state is one line.
     """
     if context.invoked_subcommand is not None:
         return

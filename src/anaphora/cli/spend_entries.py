@@ -40,27 +40,29 @@ _FEW = 50
 
 @click.command()
 @click.option("--app", help="Only this app.")
-@click.option("--since", callback=past_moment, help="Only calls since then: 2026-11-30, 7d, 2h.")
+@click.option(
+    "--since", callback=past_moment, help="Only calls since this time: 2026-11-30, 7d, 2h."
+)
 @click.option("--before", default="", metavar="ID", help="Only entries before this one.")
 @click.option(
     "--limit",
     type=click.IntRange(1, MOST_ENTRIES),
     default=_FEW,
     show_default=True,
-    help="How many entries; the newest.",
+    help="Number of entries, newest first.",
 )
 @home_option
 @json_option
 def entries(
     app: str | None, since: float | None, before: str, limit: int, home: Path, as_json: bool
 ) -> None:
-    """List what single calls were charged, the newest first.
+    """List the charges of single calls, newest first.
 
-    Each attempt of a call is an entry, with the id of the request as the app saw it
-    (anaphora-request-id). Its kind says how the amount is known: `billed`; `estimated` from what
-    arrived; `bound`, the most it can cost, since no bill came; `free`; `disputed`, the bound, since
-    the provider reported more tokens than the model can have; `correction`, what `anaphora spend
-    correct` added to the entry before it.
+    Each attempt of a call is an entry, with the request id that the app got (anaphora-request-id).
+    The kind tells the source of the amount: `billed`; `estimated` from a partial response; `bound`,
+    the maximum cost, if no bill came; `free`; `disputed`, the maximum cost, if the provider
+    reported more tokens than the model allows; `correction`, the amount of `anaphora spend
+    correct`.
 
     \b
     anaphora spend entries --app marketing --since 2h
@@ -117,15 +119,15 @@ def _lines(found: list[Entry], query: EntryQuery) -> Iterator[Line]:
 
 @click.command()
 @click.argument("entry", metavar="ID")
-@click.option("--usd", required=True, metavar="X", help="What the call really cost, in dollars.")
-@click.option("--reason", required=True, metavar="TEXT", help="Why; kept with the correction.")
+@click.option("--usd", required=True, metavar="X", help="Actual cost of the call in dollars.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with the correction.")
 @home_option
 @json_option
 def correct(entry: str, usd: str, reason: str, home: Path, as_json: bool) -> None:
-    """Correct what a call was charged, to what it really cost.
+    """Correct the charge of a call to its actual cost.
 
     ID is that of an entry (`anaphora spend entries`). The difference becomes an entry of its own,
-    on the day and in the month of the call, and counts for the limits of its app at once. A later
+    on the day and in the month of the call, and counts for the app's limits immediately. A later
     correction replaces an earlier one. Nothing is edited, and the audit log names each correction.
 
     \b

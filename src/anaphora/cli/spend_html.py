@@ -8,13 +8,22 @@ from collections.abc import Mapping, Sequence
 
 import htpy
 
-from anaphora.audit.report import CallSums
 from anaphora.daemon.store import SpendRow
-from anaphora.dashboard.cards import Stat, card, empty, more, stats
 from anaphora.dashboard.charts import charged_calls_bars, share_line, spend_bars
 from anaphora.dashboard.figures import count, name, percent, tokens, usd
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.report import report_file
-from anaphora.dashboard.tables import Heading, numbers, share_cell, table
+from anaphora.dashboard.tables import (
+    Heading,
+    Stat,
+    card,
+    empty,
+    more,
+    numbers,
+    share_cell,
+    stats,
+    table,
+)
 from anaphora.dashboard.values import Point
 
 _DAY = 86_400.0
@@ -63,12 +72,12 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
 
 
 def _points(days: Sequence[SpendRow]) -> list[Point]:
-    """One for each day, also those without calls."""
+    """One for each day, including days without calls."""
     sums = {_start(row.day): _sums(row) for row in days}
     first, last = min(sums), max(sums)
     starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]
     return [
-        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallSums()) for start in starts
+        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallTotals()) for start in starts
     ]
 
 
@@ -76,8 +85,8 @@ def _start(day: str) -> float:
     return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
 
 
-def _sums(row: SpendRow) -> CallSums:
-    return CallSums(
+def _sums(row: SpendRow) -> CallTotals:
+    return CallTotals(
         calls=row.calls,
         input=row.input,
         read=row.read,

@@ -34,8 +34,8 @@ def command() -> None:
     """Back up, check, prune, migrate or move the store of a daemon.
 
     The store holds the ledger, the hashes of tokens, and which app owns which handle: in
-    store.sqlite of the home folder, or in PostgreSQL where llm.yaml says so (`store:` in its
-    section daemon). All commands but move work while daemons run, and without one.
+    store.sqlite of the home folder, or in PostgreSQL if llm.yaml names it (`store:` in its section
+    daemon). All commands but move work while daemons run, and without one.
     """
 
 
@@ -44,14 +44,14 @@ def command() -> None:
 @home_option
 @json_option
 def backup(file: Path, home: Path, as_json: bool) -> None:
-    """Copy the store to FILE, as it is at one moment.
+    """Copy a consistent snapshot of the store to FILE.
 
     FILE must not exist. To restore it, stop the daemon, remove store.sqlite-wal and
     store.sqlite-shm, and copy FILE to store.sqlite: calls that were running at the time of the
-    backup are charged at their bound.
+    backup are charged their maximum cost.
 
-    A store in PostgreSQL is copied to a file of SQLite too: ledger, tokens and handles, without the
-    audit log and the grants, which pg_dump copies as well. `anaphora store move --from FILE`
+    A store in PostgreSQL is copied to an SQLite file as well: ledger, tokens and handles, without
+    the audit log and the grants. pg_dump copies all of it. `anaphora store move --from FILE`
     restores it into an empty database.
     """
     opened = open_home(home)
@@ -73,7 +73,7 @@ def backup(file: Path, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def check(home: Path, as_json: bool) -> None:
-    """Check that all sums agree with the entries, and the file of SQLite.
+    """Check that all sums agree with the entries, and that the SQLite file is sound.
 
     Exit code 1 when something is wrong.
     """
@@ -116,16 +116,16 @@ def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
     "--keep-days",
     type=Time("d", max=36_500),
     required=True,
-    help="Entries of the last so many days (90, 90d, 12w) stay, and those of the same month.",
+    help="Keep the entries of this many days (90, 90d, 12w) and of the rest of that month.",
 )
 @home_option
 @json_option
 def prune(keep_days: float, home: Path, as_json: bool) -> None:
     """Delete the entries of old calls from the ledger.
 
-    An entry is what one attempt of a call cost. What apps spent stays known, by day, app, model and
-    label: `anaphora spend` prints the same as before. Whole months are deleted, and never this one.
-    A store in SQLite keeps its size, and uses the room again.
+    An entry is the charge of one attempt of a call. The sums by day, app, model and label stay:
+    `anaphora spend` prints the same as before. Whole months are deleted, never the current one. An
+    SQLite file keeps its size and reuses the space.
 
     The audit log has a command of its own: `anaphora audit prune`.
     """
@@ -148,8 +148,8 @@ def prune(keep_days: float, home: Path, as_json: bool) -> None:
 def migrate(home: Path, as_json: bool) -> None:
     """Update the store to the schema_version of this version of anaphora.
 
-    A daemon does this too when it starts. Nothing is changed where it fails. In PostgreSQL nodes
-    of the version before can run meanwhile, and go on afterwards.
+    A daemon does this at start as well. If it fails, nothing is changed. In PostgreSQL, nodes of
+    the previous version can run during and after the migration.
     """
     opened = open_home(home)
     address = store_address_of(opened)
@@ -173,9 +173,9 @@ def migrate(home: Path, as_json: bool) -> None:
 def reset_clock(home: Path, as_json: bool) -> None:
     """Charge calls to today again, after the clock was in the future.
 
-    A limit's day never begins twice, so that a clock that jumps back opens no limit. Where the
-    clock was wrong, and is right now, all calls are charged to that later day. This ends it: today
-    begins with what was spent today, and the later day will begin with what was charged to it.
+    A limit's day never begins twice, so that a clock that jumps back resets no limit. After the
+    clock was in the future, all calls are charged to that later day. This command ends that: today
+    starts with today's spend, and the later day will start with the amounts charged to it.
     """
     opened = open_home(home)
     address = store_address_of(opened)
@@ -201,7 +201,7 @@ def reset_clock(home: Path, as_json: bool) -> None:
     show_default="store.sqlite and the audit log of the home folder",
     help="A backup to restore, instead of the home's own store and audit log.",
 )
-@click.option("--dry-run", is_flag=True, help="Copy and check everything, and keep nothing.")
+@click.option("--dry-run", is_flag=True, help="Copy and check everything, then roll back.")
 @home_option
 @json_option
 def move(source: Path | None, dry_run: bool, home: Path, as_json: bool) -> None:
@@ -210,7 +210,7 @@ def move(source: Path | None, dry_run: bool, home: Path, as_json: bool) -> None:
     Stop the daemon, write `store: postgresql://…` into the section daemon of llm.yaml, and run
     this: it copies ledger, tokens, handles and the audit log into that database, which must be
     empty, in one transaction. Rows are counted, amounts summed, and the chain of the audit log is
-    followed before anything is kept. The files stay as they are. extensions.yaml becomes the first
+    verified before the commit. The files stay unchanged. extensions.yaml becomes the first
     generation of the grants of all nodes.
 
     \b

@@ -118,8 +118,8 @@ def _line(text: str) -> str:
 
 
 class Rows:
-    """A table without lines. Nothing is ever cut off: columns of words are folded, and where that
-    is not enough, each row becomes a record with one cell a line."""
+    """A table without lines. Nothing is cut off: columns of words are folded, and if that is not
+    enough, each row becomes a record with one cell per line."""
 
     def __init__(self, titles: Sequence[str], right: Iterable[str] = ()) -> None:
         self._titles = titles
@@ -296,6 +296,6 @@ def detail_lines(verdict: Verdict) -> Iterator[Line]:
 
 
 def learned_lines(rows: Iterable[LearnedRow]) -> Iterator[Line]:
-    """Where the bills contradict the catalog."""
+    """Rules of the catalog that the bills contradict."""
     for line in dict.fromkeys(f"{row.provider}/{row.model}: {row.text}" for row in rows):
         yield visible(line)

@@ -16,17 +16,15 @@ from anaphora.wording import counted
 
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
-from .recorded_run import report_recorded, secrets_of
-from .upstreams import routes_of, upstream_option
+from .recorded_run import report_recorded, routes_of, secrets_of, upstream_option
 
 if TYPE_CHECKING:
-    from anaphora.proxy.exchange import Observer
-    from anaphora.proxy.judging import Judge
-    from anaphora.proxy.page import WatchPage
-    from anaphora.proxy.placing import Placer
+    from anaphora.proxy.observing import Observer
+    from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
-    from anaphora.proxy.watched_calls import WatchedCalls
+    from anaphora.traffic.judging import Judge
+    from anaphora.traffic.placing import Placer
 
     from .watch_output import WatchOutput
 
@@ -51,19 +49,19 @@ _PORT = 8788
 @click.option(
     "--place",
     is_flag=True,
-    help="Place cache markers in the requests where they save money; nothing else is changed.",
+    help="Place cache markers in requests if they save money; nothing else is changed.",
 )
 @click.option(
     "--record",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Record the calls in DIR too, as `anaphora record` does. Recordings hold prompts.",
+    help="Also record the calls in DIR, like `anaphora record`. Recordings contain prompts.",
 )
 @click.option(
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
-    help="Append a row per call to an audit log: a folder, or a file that ends with .db.",
+    help="Append a row per call to an audit log, a folder.",
 )
 @click.option(
     "--port",
@@ -75,7 +73,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
     --place asks for cache markers. Each call is one line: what was read from the cache, what it
-    cost, and where a cached prefix broke the field, the text before and after, and the price. A
+    cost, and if a cached prefix broke, the field, the text before and after, and the price. A
     summary follows when the command ends.
 
     \b
@@ -89,8 +87,8 @@ def command(words: tuple[str, ...], **options: Any) -> None:
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
     `type` is `start`, `call` or `summary`. Lines, objects and the report of --html contain excerpts
-    of prompts where a prefix broke, and never a key. The exit code is the command's, or 1 where
-    --record could not record an answer.
+    of prompts if a prefix broke, and never a key. The exit code is the command's, or 1 if --record
+    could not record an answer.
     """
     require("watch", "granian", extra="proxy")
     code = _watch(words, _WatchOptions(**options))
@@ -113,12 +111,10 @@ class _WatchOptions(NamedTuple):
 def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     """The exit code."""
     from anaphora.proxy import launch
-    from anaphora.proxy.judging import Judge
-    from anaphora.proxy.page import WatchPage
-    from anaphora.proxy.placing import Placer
+    from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.server import running
-    from anaphora.proxy.summary import summarise
-    from anaphora.proxy.watched_calls import WatchedCalls
+    from anaphora.traffic.judging import Judge
+    from anaphora.traffic.placing import Placer
 
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
@@ -146,7 +142,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             port=port if port is not None else 0 if words else _PORT,
         )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
-        output.summary(summarise(judge))
+        output.summary(judge.summary())
         if placer is not None:
             _report_placed(placer)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
@@ -200,7 +196,7 @@ def _recorded(folder: Path | None) -> RecordedUpstream | None:
 
 
 def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
-    from anaphora.proxy.report import watch_report
+    from anaphora.proxy.page import watch_report
 
     from .watch_output import announce
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 from .config.secrets import SecretHeaders
 from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
@@ -51,7 +52,7 @@ from .content import Content, ToolSet, messages_of
 from .conversations import Conversations, id_of, store_of
 from .mcp import ConfiguredServers, ServerSettings
 from .observe import CallAudit, Watcher, Watchers
-from .oneshot import ComparedCalls, OneShot
+from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,
@@ -73,9 +74,11 @@ from .session import Session
 from .session.call_builder import CallBuilder, PromptSource
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.history import SessionHistory
 from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
+from .session.turns import SessionTurns
 from .structured import Structured, output_of
 from .target import Target
 from .transport import HttpTransport
@@ -469,33 +472,33 @@ class AsyncClient:
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         source, messages = _prompt_source(options)
-        session = Session(
+        turns = SessionTurns(
             SessionRoute(targets, hops),
             builder,
-            source,
-            messages=messages,
+            SessionHistory(source, messages, callback_of(options.get("save"), "save")),
             on_prefix_break=on_prefix_break,
             timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
-            save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
         if servers:
-            self._serve(session, servers, tools)
+            self._serve(turns, servers, tools)
         if (warm := keep_warm_of(options.get("keep_warm"))) is not None:
-            session.keep_warm(warm, self._refreshers)
+            turns.keep_warm(warm, self._refreshers)
         if name is not None:
-            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
-        return session
+            turns.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return Session(turns)
 
-    def _serve(self, session: Session, servers: Sequence[ServerSettings], tools: ToolSet) -> None:
+    def _serve(
+        self, turns: SessionTurns, servers: Sequence[ServerSettings], tools: ToolSet
+    ) -> None:
         from .mcp.servers import SessionServers
 
         assert isinstance(tools.registry, OrderedRegistry)
         started = SessionServers(servers, tools.registry)
         self._servers.add(started)
-        session.use_servers(started)
+        turns.use_servers(started)
 
     @property
     def audit(self) -> CallAudit | None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from .in_flight import InFlight
     from .observe import AttemptGuard
-    from .pool import Endpoint
+    from .target import Endpoint
     from .transport import HttpResponse
     from .turn import Caller
 
@@ -200,6 +200,10 @@ def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
         else notice
         for notice in notices
     )
+
+
+def log_error(message: str, problem: BaseException) -> None:
+    log(logging.ERROR, message, problem)
 
 
 def log(

@@ -5,17 +5,16 @@ with each call, also the prompt, so that the next call can be judged."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from anaphora.cache import PrefixIndex
-from anaphora.cache.comparison import comparable
 from anaphora.cache.plan import SingleCallPlanner, is_conversation
 from anaphora.cache.sent_call import reply_lines
-from anaphora.cache.verdict import SentCall, Verdict, judge, saved_usd
-from anaphora.catalog import CacheRules, Price
+from anaphora.cache.verdict import SentCall, saved_usd
+from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
+from anaphora.catalog import Price
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
@@ -26,39 +25,6 @@ from .response import Response
 from .structured import Structured
 from .target import Target
 from .turn import Caller, TurnRequest
-
-#: Calls of conversations that are remembered, and the bytes of their prompts.
-_MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
-
-
-class _ComparedCall(msgspec.Struct, eq=False):
-    sent: SentCall
-    rules: CacheRules
-    """Those that its conversation began with."""
-    conversation: Hashable
-
-
-class ComparedCalls:
-    """Earlier calls of conversations that are sent whole with each call. Bounded."""
-
-    def __init__(self) -> None:
-        self._index: PrefixIndex[_ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
-
-    def judge(
-        self, target: Target, sent: SentCall, reply_id: str, price: Price | None
-    ) -> tuple[Verdict, int | None]:
-        """The verdict on a call, and how many tokens were predicted to be read. Remembers it."""
-        endpoint, rendered = target.endpoint, sent.rendered
-        scope = endpoint.id, endpoint.wire_name, target.model
-        call = _ComparedCall(sent, target.begun().rules, object())
-        earlier = self._index.add(rendered, call, scope=scope, reply_id=reply_id)
-        if earlier is not None and earlier.continues:
-            call.rules, call.conversation = earlier.call.rules, earlier.call.conversation
-        before = comparable(earlier, rendered, call.rules, at=sent.at)
-        verdict = judge(before, sent, call.rules, price=price, profile=target.profile)
-        if sent.usage is not None:
-            target.learn(sent.usage.read, conversation=call.conversation)
-        return verdict, verdict.predicted
 
 
 class OneShot(Caller):
@@ -131,9 +97,17 @@ class OneShot(Caller):
             reply_lines=reply_lines(flight.reply.message),
             complete=not prepared.call.ir.has_continued(),
         )
-        flight.verdict, flight.predicted = self._compared.judge(
-            flight.target, sent, flight.reply.id, price
+        target, call = flight.target, ComparedCall(sent=sent)
+        flight.verdict = self._compared.judge(
+            call,
+            flight.reply.id,
+            scope=(target.endpoint.id, target.endpoint.wire_name, target.model),
+            rules=target.begun().rules,
+            price=price,
+            profile=target.profile,
         )
+        flight.predicted = flight.verdict.predicted
+        target.learn(flight.reply.usage.read, conversation=call.conversation)
 
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]

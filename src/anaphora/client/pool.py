@@ -5,135 +5,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
-from msgspec.structs import replace
-
-from anaphora import catalog, wire
-from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.plan import AppMemory
+from anaphora.bounded import BoundedMap
 from anaphora.errors import InvalidRequest
-from anaphora.redaction import looks_like_key, shown_name, shown_url
+from anaphora.redaction import looks_like_key, shown_name
 
 from .choice import (
     ProviderChooser,
-    UnknownModelWarning,
-    checked_model,
     has,
     name_at,
     refuses,
-    unknown_model,
 )
 from .config import Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider
 from .config.secrets import Secret
 from .content import wrong_type
-from .limits import Gate
-from .pending import warn
-from .retry import CircuitBreaker
-from .target import OutgoingRequests, Target
+from .target import Endpoint, Target
 from .transport import HttpTransport, TransportLayer
 from .transport.timer import LoopAffinity
 
 ChosenTargets: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
 """The targets of a call; for a route with the hop of each."""
 
-#: Models of one provider that are remembered: callers may name any.
-_MOST_TARGETS = 512
-
 #: Names of providers and models whose targets are remembered.
 _MOST_CHOSEN = 4096
-
-
-class Endpoint(OutgoingRequests):
-    """One provider of the configuration. Shared by all calls of a client."""
-
-    def __init__(
-        self,
-        resolved: ResolvedProvider,
-        transport: HttpTransport,
-        affinity: LoopAffinity | None = None,
-    ) -> None:
-        super().__init__(resolved, affinity)
-        self.id = resolved.id
-        model = self.config.model
-        self.default_model = None if model is None else name_at(resolved, model)
-        self.wire_name = resolved.wire
-        self.wire = wire.get(resolved.wire)
-        self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
-        self.features = wire.features(self.base_wire)
-        # Providers with a dialect of a wire have ranges of their own.
-        self.max_temperature = (
-            2.0 if resolved.dialect is not None else self.features.max_temperature
-        )
-        self.transport = transport
-        self.breaker = CircuitBreaker(self.config.breaker)
-        self.host = urlsplit(self.base_url).netloc
-        self._gate = Gate.of(self.config.limits)
-        self._targets: dict[str, Target] = {}
-        self.steps = LearnedSteps()
-        """What the bills of this provider show, by unmasked usage."""
-        self._learned: dict[str, Target] = {}
-        """By model: where the bills contradict the catalog."""
-
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
-
-    def headroom(self, now: float) -> dict[str, float]:
-        """The share that is left of each rate limit; `now` is monotonic."""
-        return self._gate.limiter.headroom(now)
-
-    def target(self, model: str | None) -> Target:
-        """The model here, or the configured one; the same target for every call."""
-        name = model or self.default_model
-        target = self._targets.get(name) if isinstance(name, str) else None
-        if target is None:
-            target = self._new_target(name)
-            if len(self._targets) >= _MOST_TARGETS:
-                oldest = self._targets.pop(next(iter(self._targets)))
-                self._gate.limiter.forget(oldest.gate.lane)
-            self._targets[target.model] = target
-        return target
-
-    def begun(self, target: Target) -> Target:
-        """The target of a conversation that begins now: with the steps of reads that bills have
-        shown, where the catalog's do not hold."""
-        rules = self.steps.begin(self.host, target.rules)
-        if rules is target.rules:
-            return target
-        learned = self._learned.get(target.model)
-        if learned is None or learned.rules is not rules:
-            learned = replace(target, rules=rules, memory=AppMemory(rules))
-            if len(self._learned) >= _MOST_TARGETS:
-                self._learned.clear()
-            self._learned[target.model] = learned
-        return learned
-
-    def block(self, model: str, until: float) -> None:
-        """Sends no call of a model before a time, which is monotonic; of one that was called."""
-        target = self._targets.get(model)
-        if target is not None:
-            target.gate.waiting.block(target.gate.lane, until)
-
-    def takes_key(self, resolved: ResolvedProvider) -> bool:
-        """Uses the key of the same provider as it is configured now; False where anything else has
-        changed."""
-        before = self.resolved
-        same = ("wire", "base_url", "dialect", "provider")
-        if any(getattr(before, name) != getattr(resolved, name) for name in same):
-            return False
-        self.use_key(resolved)
-        return True
-
-    def _new_target(self, model: object) -> Target:
-        name = checked_model(self.resolved, model)
-        notices = unknown_model(self.resolved, name)
-        for notice in notices:
-            warn(notice.message, UnknownModelWarning)
-        rules = catalog.rules(self.system, name, self.base_wire)
-        profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
-        return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
 
 class ProviderPool:
@@ -232,7 +128,7 @@ class TargetChooser:
             providers = {name: providers[name] for name in among if name in providers}
         self._chooser = ProviderChooser(providers, self._routes, environment)
         self._hops = ProviderChooser(pool.providers, (), environment)
-        self._chosen: dict[tuple[str | None, str | None], ChosenTargets] = {}
+        self._chosen = BoundedMap[tuple[str | None, str | None], ChosenTargets](_MOST_CHOSEN)
 
     def targets(self, provider: str | None, model: str | None) -> ChosenTargets:
         """The targets for the name of a provider or a route; without it, the model decides."""
@@ -250,8 +146,6 @@ class TargetChooser:
                 chosen = self._route_targets(name, at)
             else:
                 chosen = (self._endpoint(name).target(at),), ()
-            if len(self._chosen) >= _MOST_CHOSEN:
-                self._chosen.clear()
             self._chosen[provider, model] = chosen
         return chosen
 

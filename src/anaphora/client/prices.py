@@ -21,8 +21,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wording import counted
 
 if TYPE_CHECKING:
-    from .pool import Endpoint
-    from .target import Target
+    from .target import Endpoint, Target
 
 
 def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:

@@ -1,30 +1,38 @@
-"""One model at one provider, and the requests that go there: their address, key and headers."""
+"""A provider that is called, one model there, and the requests to it: address, key, headers."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
-from anaphora import catalog
+from anaphora import catalog, wire
+from anaphora.bounded import BoundedMap
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
+from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
+from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.resolve import ResolvedProvider
 from .config.secrets import SecretHeaders
 from .limits import Gate
 from .parameters import check_temperature
+from .pending import warn
 from .prices import find_price
-from .transport import HttpRequest
+from .retry import CircuitBreaker
+from .transport import HttpRequest, HttpTransport
 from .transport.timer import LoopAffinity
 
-if TYPE_CHECKING:
-    from .pool import Endpoint
+#: Models of one provider that are remembered: callers may name any.
+_MOST_TARGETS = 512
 
 #: Prices of one model that are remembered.
 _MOST_PRICES = 64
@@ -78,7 +86,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         params = self.params(call.params, changes)
         if params is call.params and self.model == call.model:
             return call
-        return msgspec.structs.replace(call, params=params, model=self.model)
+        return replace(call, params=params, model=self.model)
 
     def params(self, params: Params, changes: dict[str, Any]) -> Params:
         """The parameters with `changes`, and the provider's defaults for those that are not set."""
@@ -88,16 +96,21 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         if config.temperature is not None and params.temperature is None:
             changes.setdefault("temperature", config.temperature)
         if changes:
-            params = msgspec.structs.replace(params, **changes)
+            params = replace(params, **changes)
         if params.temperature is not None:
             check_temperature(params, self.endpoint.max_temperature, self.endpoint.id)
         return params
 
 
-class OutgoingRequests:
-    """Makes the requests to one provider. The base of `Endpoint`."""
+class Endpoint:
+    """One provider of the configuration. Shared by all calls of a client."""
 
-    def __init__(self, resolved: ResolvedProvider, affinity: LoopAffinity | None) -> None:
+    def __init__(
+        self,
+        resolved: ResolvedProvider,
+        transport: HttpTransport,
+        affinity: LoopAffinity | None = None,
+    ) -> None:
         self.affinity = affinity or LoopAffinity()
         self.resolved = resolved
         self.config = resolved.provider
@@ -105,6 +118,31 @@ class OutgoingRequests:
         self.base_url = resolved.base_url
         self._path_start = resolved.path_start
         self.use_key(resolved)
+        self.id = resolved.id
+        model = self.config.model
+        self.default_model = None if model is None else name_at(resolved, model)
+        self.wire_name = resolved.wire
+        self.wire = wire.get(resolved.wire)
+        self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
+        self.features = wire.features(self.base_wire)
+        # Providers with a dialect of a wire have ranges of their own.
+        self.max_temperature = (
+            2.0 if resolved.dialect is not None else self.features.max_temperature
+        )
+        self.transport = transport
+        self.breaker = CircuitBreaker(self.config.breaker)
+        self.host = urlsplit(self.base_url).netloc
+        self._gate = Gate.of(self.config.limits)
+        self._targets = BoundedMap[str, Target](
+            _MOST_TARGETS, on_drop=lambda _, oldest: self._gate.limiter.forget(oldest.gate.lane)
+        )
+        self.steps = LearnedSteps()
+        """What the bills of this provider show, by unmasked usage."""
+        self._learned = BoundedMap[str, Target](_MOST_TARGETS)
+        """By model: where the bills contradict the catalog."""
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
 
     def use_key(self, resolved: ResolvedProvider) -> None:
         """Sends the key of the same provider as it is configured now."""
@@ -147,12 +185,62 @@ class OutgoingRequests:
         self.affinity.enter()
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
-        return msgspec.structs.replace(request, headers=headers, body=body)
+        return replace(request, headers=headers, body=body)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:
             self._last_headers = headers, _merged(self._headers, headers)
         return self._last_headers[1]
+
+    def headroom(self, now: float) -> dict[str, float]:
+        """The share that is left of each rate limit; `now` is monotonic."""
+        return self._gate.limiter.headroom(now)
+
+    def target(self, model: str | None) -> Target:
+        """The model here, or the configured one; the same target for every call."""
+        name = model or self.default_model
+        target = self._targets.use(name) if isinstance(name, str) else None
+        if target is None:
+            target = self._new_target(name)
+            self._targets[target.model] = target
+        return target
+
+    def begun(self, target: Target) -> Target:
+        """The target of a conversation that begins now: with the steps of reads that bills have
+        shown, where the catalog's do not hold."""
+        rules = self.steps.begin(self.host, target.rules)
+        if rules is target.rules:
+            return target
+        learned = self._learned.get(target.model)
+        if learned is None or learned.rules is not rules:
+            learned = replace(target, rules=rules, memory=AppMemory(rules))
+            self._learned[target.model] = learned
+        return learned
+
+    def block(self, model: str, until: float) -> None:
+        """Sends no call of a model before a time, which is monotonic; of one that was called."""
+        target = self._targets.get(model)
+        if target is not None:
+            target.gate.waiting.block(target.gate.lane, until)
+
+    def takes_key(self, resolved: ResolvedProvider) -> bool:
+        """Uses the key of the same provider as it is configured now; False where anything else has
+        changed."""
+        before = self.resolved
+        same = ("wire", "base_url", "dialect", "provider")
+        if any(getattr(before, name) != getattr(resolved, name) for name in same):
+            return False
+        self.use_key(resolved)
+        return True
+
+    def _new_target(self, model: object) -> Target:
+        name = checked_model(self.resolved, model)
+        notices = unknown_model(self.resolved, name)
+        for notice in notices:
+            warn(notice.message, UnknownModelWarning)
+        rules = catalog.rules(self.system, name, self.base_wire)
+        profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
+        return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
 
 def _merged(configured: SecretHeaders, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:

@@ -147,7 +147,7 @@ class Caller(ObservedCalls, ABC):
         if self._opens is not None:
             await self._opens()
         if self._is_kept:
-            await self._load()
+            await self.load()
         return InFlight(request, self._targets_for(request), stream)
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Caller(ObservedCalls, ABC):
         """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
         raises nothing but `Parse`."""
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
         """Loads the conversation, once. Never fails."""
 
     async def _stored(self, response: Response) -> Response:

@@ -23,11 +23,10 @@ import msgspec
 
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError, InvalidConfig
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.asyncio_server import tcp_server, unix_server
 from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import BodyLimits
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,

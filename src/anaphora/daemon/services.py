@@ -19,8 +19,7 @@ from .access.grants import NANO
 from .access.identity import Directory
 from .access.rates import CallSlots
 from .admin import Admin
-from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit, row_key
-from .audit_recovery import AuditRecovery
+from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .handler import EndpointHandler, RpcHandler
 from .home import Home, derived_key
@@ -29,7 +28,8 @@ from .metrics import Gauge, Values
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
 from .off_loop import OffLoop
-from .shared_state import SharedState
+from .shared_state import LocalState, SharedState
+from .shared_state.redis import RedisState
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
 
@@ -74,7 +74,7 @@ async def open_services(
     from .calls.delegation import CallService
     from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
-    from .endpoints.stored import StoredObjects
+    from .endpoints.stored import ObjectRequests
     from .rpc.service import RpcService
 
     store, node = await _open_store(stack, home, files, clock)
@@ -131,7 +131,7 @@ async def open_services(
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
-    stored = StoredObjects(
+    stored = ObjectRequests(
         store,
         forwarder,
         ledger,
@@ -184,7 +184,7 @@ async def _open_store(
         file = SqliteStore.open(home.store, clock=clock)
         stack.push_async_callback(file.close)
         return file, None
-    from anaphora import __version__
+    from anaphora.version import __version__
 
     from .nodes.membership import NodeMembership
     from .store.postgres import MOST_SKEW, PostgresStore
@@ -233,11 +233,14 @@ async def _open_shared(
     config: DaemonConfig,
     node: NodeMembership | None,
 ) -> SharedState:
-    shared = SharedState.open(
-        config.shared,
-        password(home, config.shared_password, "shared"),
-        nodes=lambda: 1 if node is None else node.count,
-    )
+    secret = password(home, config.shared_password, "shared")
+
+    def nodes() -> int:
+        return 1 if node is None else node.count
+
+    shared: SharedState = LocalState(nodes=nodes)
+    if config.shared is not None:
+        shared = RedisState.of(config.shared, secret, nodes=nodes)
     await shared.start()
     stack.push_async_callback(shared.close)
     return shared

@@ -11,9 +11,9 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from anaphora import __version__
 from anaphora.client.observe import Watcher
 from anaphora.serving.exchange import HttpExchange
+from anaphora.version import __version__
 
 from .metrics import route_of
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 import htpy
 
 from anaphora.audit.envelope import AuditUsage
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
 from .figures import MomentForm, compact, count, moment, percent, tokens, usd, utc
@@ -37,7 +37,7 @@ def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Elem
     """Dollars spent in each step, and, where that is known, which of them paid again for what was
     cached."""
 
-    def column(sums: CallSums, label: str, when: str) -> Column:
+    def column(sums: CallTotals, label: str, when: str) -> Column:
         spent, lost = sums.cost_nano_usd, sums.lost_nano_usd
         again = min(max(lost, 0), max(spent, 0))
         return Column(
@@ -63,7 +63,7 @@ def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Elem
 def share_line(points: Sequence[Point]) -> htpy.Element:
     """The share of input tokens that was read from the cache; steps without input are gaps."""
 
-    def column(sums: CallSums, label: str, when: str) -> Column:
+    def column(sums: CallTotals, label: str, when: str) -> Column:
         share = percent(sums.read_share)
         return Column(
             label=label,
@@ -89,7 +89,7 @@ def saved_lost_bars(points: Sequence[Point]) -> htpy.Element:
     """Dollars that the cache saved, above zero; below it those that were lost, and the cost of
     writing where more was written than read."""
 
-    def column(sums: CallSums, label: str, when: str) -> Column:
+    def column(sums: CallTotals, label: str, when: str) -> Column:
         saved, lost = sums.saved_nano_usd, sums.lost_nano_usd
         return Column(
             label=label,
@@ -119,7 +119,7 @@ def charged_calls_bars(points: Sequence[Point]) -> htpy.Element:
     """Calls of each step, where it is not known which calls failed: a ledger has those that were
     charged."""
 
-    def column(sums: CallSums, label: str, when: str) -> Column:
+    def column(sums: CallTotals, label: str, when: str) -> Column:
         return Column(
             label=label,
             title=f"{when}: {counted(sums.calls, 'call')}",
@@ -143,7 +143,7 @@ def charged_calls_bars(points: Sequence[Point]) -> htpy.Element:
 def calls_bars(points: Sequence[Point]) -> htpy.Element:
     """Calls of each step, and which of them failed."""
 
-    def column(sums: CallSums, label: str, when: str) -> Column:
+    def column(sums: CallTotals, label: str, when: str) -> Column:
         failed = min(max(sums.failed, 0), max(sums.calls, 0))
         return Column(
             label=label,
@@ -224,7 +224,7 @@ def _over_time(
     about: str,
     series: Sequence[Series],
     points: Sequence[Point],
-    column: Callable[[CallSums, str, str], Column],
+    column: Callable[[CallTotals, str, str], Column],
     *,
     written: Callable[[float], str],
     headings: Sequence[str],
@@ -267,8 +267,8 @@ def merged(points: Sequence[Point]) -> Sequence[Point]:
     ]
 
 
-def _added(sums: Iterable[CallSums]) -> CallSums:
-    total = CallSums()
+def _added(sums: Iterable[CallTotals]) -> CallTotals:
+    total = CallTotals()
     for one in sums:
         total.add_sums(one)
     return total

@@ -11,7 +11,7 @@ import htpy
 from markupsafe import Markup
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
 UNKNOWN = "unknown"
@@ -50,14 +50,14 @@ def usd(nano: int | None) -> str:
     return f"{sign}${text}"
 
 
-def spent(sums: CallSums) -> str:
+def spent(sums: CallTotals) -> str:
     """The cost of some calls; with a plus where it is unknown of some, `unknown` where of all."""
     if sums.unpriced and not sums.cost_nano_usd:
         return UNKNOWN
     return usd(sums.cost_nano_usd) + ("+" if sums.unpriced else "")
 
 
-def lost_usd(sums: CallSums) -> str:
+def lost_usd(sums: CallTotals) -> str:
     """What tokens that were paid again cost; unknown where that is known of no call."""
     if sums.lost and sums.unpriced and not sums.lost_nano_usd:
         return UNKNOWN

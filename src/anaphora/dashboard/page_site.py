@@ -18,14 +18,19 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 import htpy
 
+from anaphora.dashboard.pages.blocks import BlocksPage
+from anaphora.dashboard.pages.conversation import ConversationPage
+from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.what_if import WhatIfPage
+from anaphora.dashboard.past_calls.memory import MemoryCalls
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 
-from .layout import SPAN, document, page_bytes, time_span
+from .layout import SPAN, STATIC, document, page_bytes, static_file, time_span
 from .live import LiveStreams, elements_of
-from .site import Page, PageContent, PageRequest, Site, page_request
-from .static_files import STATIC, static_file
-from .values import CallSource, Names
+from .site import Page, PageContent, PageRequest, Section, Site, page_request
+from .values import Names
 from .view import view_from_query
 
 #: The path of the stream below the root.
@@ -63,7 +68,7 @@ class PageSite:
         self,
         site: Site,
         pages: Mapping[str, Page],
-        source: CallSource | None = None,
+        source: PastCalls | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -188,3 +193,22 @@ def _html(
 ) -> CompleteResponse:
     body = document(site, content, request.view, names or Names(), request.path)
     return CompleteResponse(content.status, dict(HTML_HEADERS), body)
+
+
+PROGRAM_SECTIONS = (
+    Section("", "Overview"),
+    Section("conversations", "Conversations"),
+    Section("blocks", "Blocks"),
+    Section("what-if", "What if"),
+)
+
+
+def program_pages(overview: Page, source: MemoryCalls, start: str) -> dict[str, Page]:
+    """By the names of the sections. `start` says how to send a first call."""
+    return {
+        "": overview,
+        "conversations": ConversationsPage(source, start=start),
+        "conversation": ConversationPage(source, no_text="no one text changed"),
+        "blocks": BlocksPage(source, start=start),
+        "what-if": WhatIfPage(source, start=start),
+    }

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import htpy
 from markupsafe import Markup
 
-from anaphora import __version__
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.dashboard.pages.blocks import all_blocks, worst_blocks
+from anaphora.dashboard.pages.overview import causes_card, charts, errors_card, headline
+from anaphora.dashboard.past_calls.adding import NO_LABEL
+from anaphora.dashboard.past_calls.memory import summed
+from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.version import __version__
 
 from .figures import moment
-from .layout import page_bytes
-from .static_files import static_content
+from .layout import page_bytes, static_content
+from .tables import card, empty, sums_table
 
 
 def report_file(title: str, sections: Sequence[tuple[str, htpy.Node]], made_at: float) -> bytes:
@@ -49,3 +55,38 @@ def report_file(title: str, sections: Sequence[tuple[str, htpy.Node]], made_at: 
 
 def _section(heading: str, content: htpy.Node) -> htpy.Element:
     return htpy.section[htpy.h2(".report-heading")[heading], content]
+
+
+def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> bytes:
+    """The HTML of a report of these calls."""
+    log = summed(calls, blocks=True)
+    if log is None:
+        return report_file(title, [("Calls", empty("No calls"))], made_at)
+    overview = log.calls.overview(log.view)
+    groups = {
+        "app": overview.apps,
+        "provider": overview.providers,
+        "model": overview.models,
+        "label": log.labels,
+    }
+    span = htpy.p(".dim")["From ", moment(log.first), " to ", moment(log.last), "."]
+    sections: list[tuple[str, htpy.Node]] = [
+        ("Overview", [span, headline(overview.total), charts(overview)]),
+        (
+            "Where it went",
+            [
+                htpy.div(".grid.wide")[_tables(groups)],
+                causes_card(overview),
+                errors_card(overview),
+            ],
+        ),
+    ]
+    rows = [row for row in log.calls.blocks(log.view) if row.calls or row.breaks]
+    if rows:
+        sections.append(("Blocks", [worst_blocks(rows), all_blocks(rows)]))
+    return report_file(title, sections, made_at)
+
+
+def _tables(groups: Mapping[str, Mapping[str, CallTotals]]) -> list[htpy.Element]:
+    shown = {kind: sums for kind, sums in groups.items() if set(sums) - {NO_LABEL}}
+    return [card(f"By {kind}", sums_table(kind, sums)) for kind, sums in shown.items()]

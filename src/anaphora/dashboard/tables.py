@@ -1,18 +1,19 @@
-"""Tables of the pages: any rows under headings, sums by name, and calls."""
+"""The parts that pages are made of: cards, headline figures, tags, and tables of any rows, of sums
+by name, and of calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 import htpy
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
-from .cards import Tone, more, tag
 from .figures import (
     NOTHING,
     call_cost,
@@ -33,6 +34,58 @@ from .sentences import cause_words
 from .site import Site
 from .values import ShownCall, View
 from .view import query_of
+
+Tone: TypeAlias = Literal["", "good", "warn", "bad"]
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """A headline figure."""
+
+    title: str
+    value: str
+    detail: str = ""
+    tone: Tone = ""
+
+
+def stats(figures: Sequence[Stat]) -> htpy.Element:
+    return htpy.dl(".stats")[
+        [
+            htpy.div(class_=["stat", each.tone])[
+                htpy.dt[each.title],
+                htpy.dd(".value")[each.value],
+                each.detail and htpy.dd(".detail")[each.detail],
+            ]
+            for each in figures
+        ]
+    ]
+
+
+def card(title: str, *content: htpy.Node, about: htpy.Node = None) -> htpy.Element:
+    """A part of a page with a heading."""
+    return htpy.section(".card")[htpy.h2[title], about and htpy.p(".about")[about], content]
+
+
+def empty(title: str, *content: htpy.Node) -> htpy.Element:
+    """Shown in place of calls that there are none of, with what to do next."""
+    return htpy.div(".empty")[
+        htpy.p(".empty-title")[title], [htpy.p[each] for each in content if each]
+    ]
+
+
+def tag(text: htpy.Node, tone: Tone = "") -> htpy.Element:
+    return htpy.span(class_=["tag", tone])[text]
+
+
+def facts(pairs: Iterable[tuple[str, htpy.Node]]) -> htpy.Element:
+    """Names and values, one pair a line."""
+    return htpy.dl(".facts")[[[htpy.dt[title], htpy.dd[value]] for title, value in pairs]]
+
+
+def more(left_out: int, noun: str, plural: str = "") -> htpy.Node:
+    """Says how many rows a table left out; for `plural` see `counted`."""
+    text = counted(left_out, f"more {noun}", plural and f"more {plural}")
+    return left_out > 0 and htpy.p(".dim")[f"and {text}"]
+
 
 #: Rows of a table of sums.
 _MOST_ROWS = 20
@@ -100,7 +153,7 @@ def table(
 
 def sums_table(
     kind: str,
-    groups: Mapping[str, CallSums],
+    groups: Mapping[str, CallTotals],
     site: Site | None = None,
     view: View | None = None,
     path: str = "",
@@ -137,7 +190,7 @@ def sums_table(
     ]
 
 
-def unpriced_note(sums: Iterable[CallSums]) -> htpy.Node:
+def unpriced_note(sums: Iterable[CallTotals]) -> htpy.Node:
     """Explains the plus and the `unknown` of `figures.spent`."""
     unpriced = sum(each.unpriced for each in sums)
     sentence = f"The cost of {counted(unpriced, 'call')} is unknown, and in no amount (+)."

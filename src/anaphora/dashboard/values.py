@@ -1,20 +1,18 @@
-"""What the pages show, and where they take it from.
+"""What the pages show.
 
-A call is the row of an audit log, `AuditEnvelope`, wherever it comes from. The daemon's pages read
-the sums of its audit log (`rollups`), those of a watched program and of the emulator the calls in
-memory (`memory`); both are a `CallSource`. Amounts are nano-dollars, times seconds since 1970.
+A call is the row of an audit log, `AuditEnvelope`, wherever it comes from: see `past_calls`.
+Amounts are nano-dollars, times seconds since 1970.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.report import CallSums
-from anaphora.values import Ttl
+from anaphora.dashboard.past_calls.sums import CallTotals
 
 RangeName: TypeAlias = Literal["hour", "day", "week", "month", "custom"]
 CallOutcome: TypeAlias = Literal["", "ok", "failed", "broke"]
@@ -39,7 +37,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     start: float
     seconds: float
-    sums: CallSums
+    sums: CallTotals
 
 
 class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +68,7 @@ class ConversationRow(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     began: float
     ended: float
-    sums: CallSums
+    sums: CallTotals
     side_call: bool = False
     """A single call beside a longer conversation: a title, a summary."""
 
@@ -84,64 +82,6 @@ class ShownConversation(msgspec.Struct, frozen=True, kw_only=True):
     """Earlier calls that are not among `calls`."""
 
 
-class BlockSums(msgspec.Struct, kw_only=True):
-    """A block of prompts over some calls: its tokens, and what they cost."""
-
-    kind: str = ""
-    """`tool`, `system` or `messages`."""
-    calls: int = 0
-    """Those with a bill: a call that failed has no tokens here."""
-    tokens: int = 0
-    read: int = 0
-    """Of `tokens`, read from the cache: those before the end of what each call read."""
-    cost_nano_usd: int = 0
-    """The cost of the prompts in proportion to the tokens; without calls of unknown cost."""
-    unpriced: int = 0
-    """Of `calls`, those."""
-    breaks: int = 0
-    """Calls in which a change of this block broke the prefix."""
-    lost: int = 0
-    """Tokens that were paid again because of them."""
-    lost_nano_usd: int = 0
-    changes: dict[str, int] = {}
-    """Those breaks by the kind of change."""
-    unreported: int = 0
-    """Of `tokens`, those of bills that do not say what was read: they are in no share."""
-    ttl: Ttl | None = None
-    """Of the latest marker at its end."""
-
-    def add_sums(self, other: BlockSums) -> None:
-        """Adds those of later calls."""
-        self.kind = other.kind or self.kind
-        self.calls += other.calls
-        self.tokens += other.tokens
-        self.read += other.read
-        self.cost_nano_usd += other.cost_nano_usd
-        self.unpriced += other.unpriced
-        self.unreported += other.unreported
-        self.breaks += other.breaks
-        self.lost += other.lost
-        self.lost_nano_usd += other.lost_nano_usd
-        for kind, count in other.changes.items():
-            self.changes[kind] = self.changes.get(kind, 0) + count
-        self.ttl = other.ttl or self.ttl
-
-    @property
-    def read_share(self) -> float | None:
-        reported = self.tokens - self.unreported
-        return self.read / reported if reported else None
-
-
-class BlockRow(BlockSums, kw_only=True):
-    """The sums of the blocks with one label."""
-
-    label: str
-
-    @classmethod
-    def of(cls, label: str, sums: BlockSums) -> BlockRow:
-        return cls(label=label, **msgspec.structs.asdict(sums))
-
-
 class Names(msgspec.Struct, frozen=True, kw_only=True):
     """What a view can be filtered by."""
 
@@ -152,12 +92,12 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    total: CallSums
+    total: CallTotals
     points: Sequence[Point]
-    apps: dict[str, CallSums]
-    providers: dict[str, CallSums]
-    models: dict[str, CallSums]
-    causes: dict[str, CallSums]
+    apps: dict[str, CallTotals]
+    providers: dict[str, CallTotals]
+    models: dict[str, CallTotals]
+    causes: dict[str, CallTotals]
     """Calls that lost tokens, by the cause."""
     outcomes: dict[str, int]
     """Calls that failed, by the class of the error."""
@@ -180,24 +120,6 @@ class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CallOutcome = ""
     before: str | None = None
     limit: int = 50
-
-
-class CallSource(Protocol):
-    """Where pages take calls from. Methods may read files: call them outside of an event loop."""
-
-    def version(self) -> int:
-        """Grows when calls are added."""
-        ...
-
-    def names(self, view: View) -> Names: ...
-    def overview(self, view: View) -> Overview: ...
-    def blocks(self, view: View) -> Sequence[BlockRow]: ...
-    def calls(self, query: CallQuery) -> CallPage: ...
-    def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]: ...
-    def conversation(self, id: str) -> ShownConversation | None: ...
-    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
-        """The calls of a view, the oldest first; at most `limit`, the newest ones."""
-        ...
 
 
 class AppRow(msgspec.Struct, frozen=True, kw_only=True):

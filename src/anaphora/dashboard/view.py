@@ -2,7 +2,8 @@
 
 `range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
 in ISO 8601 (UTC where no zone is named). `app`, `provider`, `model` and `label` are filters; an
-empty one is none. The charts of a view have steps of time.
+empty one is none. The charts of a view have steps of time. `is_found` says whether a search in a
+view finds a call.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from anaphora.audit.report import CallSums
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.errors import InvalidRequest
 
-from .values import Point, RangeName, View
+from .values import CallOutcome, CallQuery, Point, RangeName, View
 
 #: The seconds of each range that ends now.
 RANGE_SECONDS: Final[Mapping[RangeName, float]] = {
@@ -89,7 +91,7 @@ def _time(text: str, path: str) -> float:
         raise InvalidRequest(reason, path=path) from None
 
 
-class Steps(msgspec.Struct, frozen=True):
+class ChartSteps(msgspec.Struct, frozen=True):
     """The steps of a chart, at whole multiples of their length since 1970 (UTC)."""
 
     start: float
@@ -100,23 +102,74 @@ class Steps(msgspec.Struct, frozen=True):
         """The step that a time is in."""
         return int((at - self.start) // self.seconds)
 
-    def points(self, sums: Mapping[int, CallSums] = MappingProxyType({})) -> list[Point]:
+    def points(self, sums: Mapping[int, CallTotals] = MappingProxyType({})) -> list[Point]:
         """The points of a chart, with the sums of each step by its number."""
         return [
             Point(
                 start=self.start + number * self.seconds,
                 seconds=self.seconds,
-                sums=sums.get(number) or CallSums(),
+                sums=sums.get(number) or CallTotals(),
             )
             for number in range(self.count)
         ]
 
 
-def steps_of(view: View) -> Steps:
+def steps_of(view: View) -> ChartSteps:
     """The finest steps of which a chart of the view needs no more than a hundred, or the part of
     one at each end more."""
     length = view.until - view.since
     longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_STEPS)
     seconds = next((each for each in _STEPS if length / each <= _MOST_STEPS), longest)
     start = view.since // seconds * seconds
-    return Steps(start, seconds, max(1, math.ceil((view.until - start) / seconds)))
+    return ChartSteps(start, seconds, max(1, math.ceil((view.until - start) / seconds)))
+
+
+def is_found(call: AuditEnvelope, query: CallQuery) -> bool:
+    """Whether a search finds a call."""
+    return (
+        _in_view(call, query.view)
+        and has_outcome(call, query.outcome)
+        and has_text(call, query.text.casefold())
+    )
+
+
+def _in_view(call: AuditEnvelope, view: View) -> bool:
+    return (
+        view.since <= call.at < view.until
+        and matches(view, call.app, call.provider, call.billed_model)
+        and (view.label is None or has_label(call, view.label))
+    )
+
+
+def matches(view: View, app: str, provider: str, model: str) -> bool:
+    """Whether the filters of a view, but for its label, allow these names."""
+    return (
+        view.app in (None, app)
+        and view.provider in (None, provider)
+        and view.model in (None, model)
+    )
+
+
+def has_label(call: AuditEnvelope, label: str) -> bool:
+    return any(block.label == label for block in call.blocks)
+
+
+def has_outcome(call: AuditEnvelope, outcome: CallOutcome) -> bool:
+    match outcome:
+        case "":
+            return True
+        case "ok":
+            return call.outcome == "ok"
+        case "failed":
+            return call.outcome != "ok"
+        case "broke":
+            return call.broke
+
+
+def has_text(call: AuditEnvelope, text: str) -> bool:
+    """`text` is casefolded, and part of a name or an id."""
+    if not text:
+        return True
+    ids = call.call_id, call.request_id, call.response_id
+    fields = call.app, call.provider, call.model, call.answered_by, call.cause, *ids
+    return any(field and text in field.casefold() for field in fields)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import EmulatorOptions, Latency
     from .faults import Faults
+    from .generator import EmulatorOptions, Latency
     from .replies.script import Script
     from .server import Emulator, running
 
@@ -25,9 +25,9 @@ __all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "runnin
 #: Loaded on first use.
 _MODULES = {
     "Emulator": ".server",
-    "EmulatorOptions": ".engine",
+    "EmulatorOptions": ".generator",
     "Faults": ".faults",
-    "Latency": ".engine",
+    "Latency": ".generator",
     "Script": ".replies.script",
     "running": ".server",
 }

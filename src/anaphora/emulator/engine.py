@@ -22,72 +22,21 @@ from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts
 from anaphora.wire import Wire
-from anaphora.yaml_values import seconds_in
 
 from . import strict
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
-from .faults import KINDS, Faults
-from .generator import Generator
+from .faults import KINDS
+from .generator import EmulatorOptions, Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
-from .replies.script import Script
 from .replies.text import IdGenerator
 
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
 #: Operations that generate a reply; the others look something up.
 _GENERATING = ("generate", "complete", "compact")
-
-
-class Latency(msgspec.Struct, frozen=True):
-    """Seconds before the first byte of a response, and between two chunks of a stream."""
-
-    first: float | None = None
-    """None: none, but calls that write cache entries wait for those sent together with them."""
-    pace: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> Latency:
-        """Reads `50ms`, or `200ms,10ms` with the time between two chunks of a stream."""
-        parts = [part.strip() for part in text.split(",")]
-        try:
-            if not all(part.endswith("s") for part in parts):
-                raise ValueError  # `5m` is meant as milliseconds
-            first, *pace = (seconds_in(part, "latency") for part in parts)
-            return cls(first, *pace)
-        except (TypeError, ValueError):
-            reason = f"{text!r} is not a duration; write 50ms, 1.5s, or 200ms,10ms"
-            raise InvalidRequest(reason, path="latency") from None
-
-
-class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    seed: int = 0
-    """Another seed gives other replies and ids."""
-    latency: Latency = Latency()
-    providers: tuple[str, ...] = ()
-    """The providers to serve; empty: all."""
-    keys: frozenset[str] | None = None
-    """The API keys to accept; None: any."""
-    script: Script = Script()
-    """Scripted replies; requests that match no rule get a generated reply."""
-    faults: Faults = Faults()
-    """The faults to inject."""
-    fault_headers: bool = False
-    """Requests may ask for a fault in the header `x-emulator-fault`."""
-    strict: bool = True
-    """Reject what the provider rejects; otherwise only requests that cannot be read."""
-    background: float = 1.0
-    """Seconds by the emulator's clock that background responses and batches take."""
-    any_model: bool = False
-    """Accept models that the provider would not know, or has retired."""
-    tool_calls: bool = True
-    """Call tools in generated replies. Forced tools are called in any case."""
-    remembered: int = 1000
-    """How many calls the journal keeps."""
-    rows: str = ""
-    """Rows of the catalog, as TOML, by which models cache otherwise than by the shipped ones."""
 
 
 class Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,26 +11,74 @@ from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
-from anaphora.errors import RequestRejected
+from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.reading import Members
+from anaphora.yaml_values import seconds_in
 
 from .exchange import EmulatorResponse, ResponseChunk
+from .faults import Faults
 from .hosts.host import EmulatorRoute, ReplyContext, RoutedRequest
 from .journal import Billing, CallRecord, Journal, ModelFacts
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
-from .replies.script import ScriptInput
+from .replies.script import Script, ScriptInput
 from .replies.text import IdGenerator, join_seed, stream_events
-
-if TYPE_CHECKING:
-    from .engine import EmulatorOptions, Latency
 
 #: Replies to one request: OpenAI's limit, the highest of all providers.
 _MOST_REPLIES = 128
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Seconds before the first byte of a response, and between two chunks of a stream."""
+
+    first: float | None = None
+    """None: none, but calls that write cache entries wait for those sent together with them."""
+    pace: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Latency:
+        """Reads `50ms`, or `200ms,10ms` with the time between two chunks of a stream."""
+        parts = [part.strip() for part in text.split(",")]
+        try:
+            if not all(part.endswith("s") for part in parts):
+                raise ValueError  # `5m` is meant as milliseconds
+            first, *pace = (seconds_in(part, "latency") for part in parts)
+            return cls(first, *pace)
+        except (TypeError, ValueError):
+            reason = f"{text!r} is not a duration; write 50ms, 1.5s, or 200ms,10ms"
+            raise InvalidRequest(reason, path="latency") from None
+
+
+class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int = 0
+    """Another seed gives other replies and ids."""
+    latency: Latency = Latency()
+    providers: tuple[str, ...] = ()
+    """The providers to serve; empty: all."""
+    keys: frozenset[str] | None = None
+    """The API keys to accept; None: any."""
+    script: Script = Script()
+    """Scripted replies; requests that match no rule get a generated reply."""
+    faults: Faults = Faults()
+    """The faults to inject."""
+    fault_headers: bool = False
+    """Requests may ask for a fault in the header `x-emulator-fault`."""
+    strict: bool = True
+    """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    background: float = 1.0
+    """Seconds by the emulator's clock that background responses and batches take."""
+    any_model: bool = False
+    """Accept models that the provider would not know, or has retired."""
+    tool_calls: bool = True
+    """Call tools in generated replies. Forced tools are called in any case."""
+    remembered: int = 1000
+    """How many calls the journal keeps."""
+    rows: str = ""
+    """Rows of the catalog, as TOML, by which models cache otherwise than by the shipped ones."""
 
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import datetime
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora import catalog
+from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, verdict
 from anaphora.cache.simulator import OpenCall, Outcome, Simulator
 from anaphora.cache.verdict import SentCall, Verdict
@@ -55,15 +56,13 @@ class Billing:
         """`rows` are rows of the catalog on top of the shipped ones."""
         shipped = catalog.shipped()
         self._catalog = shipped.with_rows(rows) if rows else shipped
-        self._simulators: OrderedDict[tuple[str, str, str], Simulator] = OrderedDict()
-        self._facts: dict[tuple[str, str, str], ModelFacts] = {}
+        self._simulators = BoundedMap[tuple[str, str, str], Simulator](_MODELS)
+        self._facts = BoundedMap[tuple[str, str, str], ModelFacts](4 * _MODELS)
 
     def facts(self, provider: str, wire: str, model: str) -> ModelFacts:
         key = provider, wire, model
         facts = self._facts.get(key)
         if facts is None:
-            if len(self._facts) > 4 * _MODELS:
-                self._facts.clear()
             profile, rules = (
                 self._catalog.profile(provider, model),
                 self._catalog.rules(provider, model, wire),
@@ -74,12 +73,9 @@ class Billing:
 
     def simulator(self, facts: ModelFacts) -> Simulator:
         key = facts.provider, facts.wire, facts.profile.id
-        simulator = self._simulators.get(key)
+        simulator = self._simulators.use(key)
         if simulator is None:
             simulator = self._simulators[key] = Simulator(facts.rules, most=PREFIXES)
-            if len(self._simulators) > _MODELS:
-                self._simulators.popitem(last=False)
-        self._simulators.move_to_end(key)
         return simulator
 
 
@@ -100,17 +96,14 @@ class UsageWindows:
     """The current minute of each account at each provider."""
 
     def __init__(self) -> None:
-        self._windows: OrderedDict[tuple[str, str], UsageWindow] = OrderedDict()
+        self._windows = BoundedMap[tuple[str, str], UsageWindow](_ACCOUNTS)
 
     def add(
         self, account: tuple[str, str], now: float, input_tokens: int = 0, output_tokens: int = 0
     ) -> UsageWindow:
-        window = self._windows.get(account)
+        window = self._windows.use(account)
         if window is None or not 0 <= now - window.since < _MINUTE:
             window = self._windows[account] = UsageWindow(now)
-            if len(self._windows) > _ACCOUNTS:
-                self._windows.popitem(last=False)
-        self._windows.move_to_end(account)
         window.requests += 1
         window.input += input_tokens
         window.output += output_tokens

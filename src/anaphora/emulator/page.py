@@ -15,12 +15,11 @@ from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row, verdict
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage, nano_usd
 from anaphora.cache.verdict import Verdict
 from anaphora.dashboard.figures import moment
-from anaphora.dashboard.memory import MemorySource
-from anaphora.dashboard.page_site import EVENTS, PageSite
+from anaphora.dashboard.layout import STATIC
+from anaphora.dashboard.page_site import EVENTS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.static_files import STATIC
 from anaphora.dashboard.values import ShownCall
 
 if TYPE_CHECKING:
@@ -35,29 +34,25 @@ _FIRST_ERROR = 400
 _START = "Point a client at this address; any key will do."
 
 
-class EmulatorCalls(MemorySource):
+class EmulatorCalls:
     """The calls of the journal. What was added to it is taken over when a page looks for it."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__()
+        self.source = MemoryCalls(update=self.update)
         self._engine = engine
         self._updating = threading.Lock()
         self._journal: Journal | None = None
         self._taken = 0
-
-    def version(self) -> int:
-        self.update()
-        return super().version()
 
     def update(self) -> None:
         with self._updating:
             journal = self._engine.journal
             if journal is not self._journal:
                 self._journal, self._taken = journal, 0
-                self.clear()
+                self.source.clear()
             self._taken, added = journal.shown(self._taken)
             for shown in added:
-                self.add(shown)
+                self.source.add(shown)
 
 
 class EmulatorPages:
@@ -66,10 +61,10 @@ class EmulatorPages:
     def __init__(self, engine: Engine, root: str) -> None:
         self._engine = engine
         self._calls = calls = EmulatorCalls(engine)
-        pages = program_pages(EmulatorOverview(engine, calls), calls, _START)
+        pages = program_pages(EmulatorOverview(engine, calls.source), calls.source, _START)
         self._names = {*pages, STATIC, EVENTS}
         site = Site(root=root, title="Emulator", sections=PROGRAM_SECTIONS)
-        self._site = PageSite(site, pages, calls, clock=lambda: time.time() + engine.offset)
+        self._site = PageSite(site, pages, calls.source, clock=lambda: time.time() + engine.offset)
         self._root = root
 
     def serves(self, path: str) -> bool:
@@ -84,7 +79,7 @@ class EmulatorPages:
 class EmulatorOverview:
     """The overview, and the clock."""
 
-    def __init__(self, engine: Engine, calls: EmulatorCalls) -> None:
+    def __init__(self, engine: Engine, calls: MemoryCalls) -> None:
         self._engine = engine
         self._overview = OverviewPage(calls, start=_START, newest=50)
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, parse_qsl
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, ConnectionCut, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, require_extra
 from anaphora.serving.server import running as running_server
 from anaphora.serving.server import serve as serve_forever
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .engine import EmulatorOptions, Engine
+from .engine import Engine
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, whole_number
+from .generator import EmulatorOptions
 from .journal import CallRecord
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def application(
 class EmulatorHandler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._overlapped: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._overlapped = BoundedMap[tuple[str, str], float](_PLACES)
         """When the last call of a model arrived that overlaps another."""
         self._control = ControlRoutes(engine)
         self._pages: EmulatorPages | None = None
@@ -170,9 +170,6 @@ class EmulatorHandler:
         place = call.facts.provider, call.facts.profile.id
         if call.overlaps:
             self._overlapped[place] = started
-            self._overlapped.move_to_end(place)
-            if len(self._overlapped) > _PLACES:
-                self._overlapped.popitem(last=False)
         while call.writes:
             last = max(started, self._overlapped.get(place, started))
             left = min(last + _TOGETHER, started + _LONGEST_HOLD) - time.monotonic()

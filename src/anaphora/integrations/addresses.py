@@ -16,8 +16,7 @@ from anaphora import catalog
 from anaphora.catalog import Dialect
 from anaphora.client.config.environment import base_urls
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.exchange import ProxyRoute
-from anaphora.proxy.routes import checked_upstream
+from anaphora.traffic.calls import ProxyRoute, checked_upstream
 
 from . import bedrock
 

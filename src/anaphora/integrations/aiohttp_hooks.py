@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp.payload import BytesPayload
 
-from anaphora.proxy.exchange import Headers
+from anaphora.traffic.calls import Headers
 
 from .addresses import RequestAddress
 from .observation import Observation, ObservedCall, active, begin, guarded

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from anaphora.proxy.exchange import Headers
+from anaphora.traffic.calls import Headers
 
 from .addresses import RequestAddress
 from .observation import Observation, ObservedCall, active, begin, guarded, suspended

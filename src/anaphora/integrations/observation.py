@@ -21,25 +21,25 @@ from contextvars import ContextVar
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from anaphora.analysis.request_log import wire_at
 from anaphora.client.arguments import callback_of, watchers_of
 from anaphora.client.failures import log
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.response import Attempt, Record
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.exchange import (
+from anaphora.traffic.calls import (
     KEPT_BYTES,
+    OUTCOMES,
     Headers,
     Piece,
     ProxyRoute,
     RelayedCall,
     UpstreamRequest,
     header_of,
+    wire_at,
 )
-from anaphora.proxy.judged_call import OUTCOMES, JudgedCall
-from anaphora.proxy.judging import CallJudge
-from anaphora.proxy.placing import Placer
-from anaphora.proxy.summary import CallSums
+from anaphora.traffic.judging import CallJudge
+from anaphora.traffic.placing import Placer
+from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
 
 from . import bedrock
@@ -176,6 +176,7 @@ class ObservedCall:
                 route=call.route,
                 path=call.path,
                 query=call.query,
+                started=call.started,
                 headers=call.request_headers,
                 body=call.request_body,
             )

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from anaphora.client.observe import Watcher
 from anaphora.errors import InvalidRequest
-from anaphora.proxy.judged_call import JudgedCall
+from anaphora.traffic.sums import JudgedCall
 
 from . import httpx_transport
 from .httpx_transport import ObservedTransport

@@ -10,12 +10,11 @@ from anaphora.audit.call_rows import usage_row
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code, nano_usd
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe.export import block_label, label, word
+from anaphora.traffic.calls import OUTCOMES, RelayedCall
+from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall
 from anaphora.values import Usage
-from anaphora.wire.errors import request_id_in
-
-from .exchange import RelayedCall
-from .judged_call import OUTCOMES, JudgedCall
-from .judging import Judge
+from anaphora.wire.response_headers import request_id_in
 
 #: Parts of the content types of streams.
 _STREAMS = ("event-stream", "eventstream", "ndjson")

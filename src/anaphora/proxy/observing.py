@@ -14,12 +14,15 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import urlsplit
+
+import msgspec
 
 from anaphora.client.failures import log
-
-from .bypasses import bypass_notices
-from .exchange import IdleWorker, Observer, PreparingObserver, RelayedCall
+from anaphora.client.transport.decoding import Decompressor, InvalidCompression
+from anaphora.traffic.calls import RelayedCall
+from anaphora.values import Notice
 
 #: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
 #: the second, new calls wait for them.
@@ -38,6 +41,31 @@ _MOST_TOGETHER, _BYTES_TOGETHER = 32, 2 * 1024 * 1024
 
 #: A call, and when it ended.
 _Waiting: TypeAlias = tuple[RelayedCall, float]
+
+
+class Observer(Protocol):
+    """Called for each call after it ended, in the order they ended, beside the relay: in a thread
+    of its own. What it raises is logged and does not affect the relay."""
+
+    def call_ended(self, call: RelayedCall) -> None: ...
+
+
+@runtime_checkable
+class PreparingObserver(Protocol):
+    """An observer that does more at once for several calls than for each of them."""
+
+    def prepare(self, calls: Sequence[RelayedCall]) -> None:
+        """Called before `call_ended` for each of these calls, in this order."""
+        ...
+
+
+@runtime_checkable
+class IdleWorker(Protocol):
+    """An observer with work that is not urgent, which is done while there is no call to observe."""
+
+    def work_left(self) -> bool:
+        """Does a small part of it, and says whether there is more."""
+        ...
 
 
 class ObserverThread:
@@ -180,3 +208,59 @@ class ObserverThread:
 def _size(call: RelayedCall) -> int:
     pieces = sum(len(piece.data) for piece in call.pieces or ())
     return pieces + len(call.request_body or b"") + len(call.sent_body or b"")
+
+
+#: Headers that hold an address, and what is sent there.
+_HEADERS = {
+    "x-goog-upload-url": "the upload goes",
+    "location": "a client that follows the redirect goes",
+}
+#: Members of a JSON body that hold an address, and what is read there.
+_MEMBERS = {"results_url": "the results of the batch come"}
+#: Only short bodies hold one: those of batches.
+_LONGEST = 1024 * 1024
+_CODE = "bypasses_proxy"
+
+
+class _Addresses(msgspec.Struct):
+    results_url: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Addresses).decode
+
+
+def bypass_notices(call: RelayedCall) -> tuple[Notice, ...]:
+    """A notice for each address in a response that is not the proxy's."""
+    found = [(value, what) for name, value in call.response_headers if (what := _HEADERS.get(name))]
+    found += [(value, _MEMBERS[name]) for name, value in _in_body(call)]
+    notices = []
+    for address, what in found:
+        host = _host(address)
+        if host:
+            message = f"{what} to {host} directly, past the proxy"
+            notices.append(Notice(_CODE, message.replace("come to", "come from")))
+    return tuple(notices)
+
+
+def _host(address: str) -> str:
+    """The host of an absolute address; the rest may hold a token."""
+    try:
+        return urlsplit(address).netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
+
+
+def _in_body(call: RelayedCall) -> list[tuple[str, str]]:
+    if not call.pieces or "batch" not in call.path:
+        return []
+    body = b"".join(piece.data for piece in call.pieces)
+    if len(body) > _LONGEST:
+        return []
+    decompressor = Decompressor.of(dict(call.response_headers).get("content-encoding"))
+    try:
+        if decompressor is not None:
+            body = decompressor.feed(body, _LONGEST)
+        address = _decode(body).results_url
+    except (InvalidCompression, msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+    return [] if address is None else [("results_url", address)]

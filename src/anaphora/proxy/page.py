@@ -4,18 +4,100 @@ nothing: other users of the machine can reach the port too."""
 from __future__ import annotations
 
 import secrets
+from collections import deque
 
 import htpy
+import msgspec
 
-from anaphora.dashboard.page_site import PAGE_HEADERS, PageSite
-from anaphora.dashboard.pages.overview import OverviewPage
-from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
+from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.dashboard.page_site import PAGE_HEADERS, PROGRAM_SECTIONS, PageSite, program_pages
+from anaphora.dashboard.pages.blocks import worst_blocks
+from anaphora.dashboard.pages.conversation import conversation
+from anaphora.dashboard.pages.overview import (
+    OverviewPage,
+    causes_card,
+    charts,
+    errors_card,
+    headline,
+)
+from anaphora.dashboard.past_calls.memory import MemoryCalls
+from anaphora.dashboard.report import report_file
 from anaphora.dashboard.site import PageContent, PageRequest, Site
+from anaphora.dashboard.values import CallQuery, ConversationRow, ShownCall, View
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.traffic.calls import OUTCOMES, RelayedCall
+from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall
+from anaphora.wording import counted
 
-from .judging import Judge
-from .summary import summarise
-from .watched_calls import WatchedCalls
+from .auditing import row_of_call
+
+#: Notices that are kept: the latest.
+_MOST_NOTICES = 20
+
+
+class WatchedCalls:
+    """An observer that follows the judge: `observers=[judge, WatchedCalls(judge)]`."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._digests = BlockDigests(secrets.token_bytes(32))
+        self.source = MemoryCalls(is_side_call=self._is_side_call)
+        self.notices: deque[tuple[int, str]] = deque(maxlen=_MOST_NOTICES)
+        """The numbers of calls, and what was noticed in their responses."""
+
+    def call_ended(self, call: RelayedCall) -> None:
+        judged = self._judge.last
+        if judged is None or judged.number != call.number:
+            return
+        self.notices.extend((judged.number, notice.message) for notice in judged.notices)
+        if judged.kind in OUTCOMES:
+            self.source.add(self._shown(call, judged))
+
+    def _is_side_call(self, id: str) -> bool:
+        return self._judge.totals.conversations[int(id) - 1].is_side_call
+
+    def _shown(self, call: RelayedCall, judged: JudgedCall) -> ShownCall:
+        sent, change = self._judge.last_sent, judged.change
+        blocks = () if sent is None else blocks_of(sent.rendered, sent.marks, self._digests)
+        conversation = str(judged.conversation) if judged.conversation else ""
+        row = msgspec.structs.replace(
+            row_of_call(call, judged, blocks, "", conversation),
+            # As the program wrote it: rows of a log keep only what looks like a name.
+            model=judged.model,
+            predicted=_predicted_read(judged),
+        )
+        return ShownCall(
+            id=str(judged.number),
+            call=row,
+            sentence=_sentence(judged),
+            excerpts=None if change is None else change.excerpts,
+            field="" if change is None else change.path,
+            position=None if change is None else change.character,
+            predicted=_predicted(row, judged),
+        )
+
+
+def _predicted_read(judged: JudgedCall) -> int | None:
+    if judged.predicted is not None:
+        return judged.predicted.read
+    return None if judged.verdict is None else judged.verdict.predicted
+
+
+def _predicted(row: AuditEnvelope, judged: JudgedCall) -> AuditEnvelope | None:
+    if judged.predicted is None:
+        return None
+    return msgspec.structs.replace(row, usage=usage_row(judged.predicted))
+
+
+def _sentence(judged: JudgedCall) -> str:
+    """The verdict, or why there is none; the reason for a missing bill, and notices."""
+    parts = [judged.sentence]
+    if judged.verdict is not None and judged.reason:
+        parts.append(f"No bill: {judged.reason}.")
+    return " ".join([*parts, *(notice.message for notice in judged.notices)])
+
 
 _ROOT = "/_watch"
 _START = "Calls appear here when they have ended."
@@ -66,7 +148,7 @@ class WatchOverview:
         return content
 
     def _summary(self) -> htpy.Node:
-        summary = summarise(self._judge, savings=False)
+        summary = self._judge.summary(savings=False)
         if not summary.calls:
             return None
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]
@@ -75,3 +157,54 @@ class WatchOverview:
             summary.savings.calls > 0 and htpy.p(".dim")[str(summary.savings)],
             notices and htpy.ul(".notice", aria_label="Notices")[notices],
         ]
+
+
+#: Conversations that are shown in full, those first that lost most.
+_MOST_SHOWN = 20
+_MINUTE = 60.0
+
+
+def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
+    """The HTML of the report."""
+    summary, source = judge.summary(), calls.source
+    if not summary.calls:
+        return report_file("Watched calls", [("Summary", htpy.p["No calls."])], made_at)
+    view = _whole(calls, made_at)
+    overview = source.overview(view)
+    rows = source.conversations(view, limit=10_000)
+    sections: list[tuple[str, htpy.Node]] = [
+        (
+            "Summary",
+            [
+                htpy.p[f"{summary.headline}."],
+                htpy.p[str(summary.savings)],
+                [htpy.p[f"Call {number}: {text}"] for number, text in calls.notices],
+                headline(overview.total),
+                charts(overview),
+                causes_card(overview),
+                errors_card(overview),
+            ],
+        ),
+        ("Blocks", worst_blocks(source.blocks(view))),
+    ]
+    worst = sorted(rows, key=_loss, reverse=True)[:_MOST_SHOWN]
+    for row in sorted(worst, key=lambda row: row.began):
+        shown = source.conversation(row.id)
+        if shown is not None:
+            sections.append((f"Conversation {row.id}", conversation(shown)))
+    if len(rows) > len(worst):
+        left = counted(len(rows) - len(worst), "conversation")
+        sections.append(("Left out", htpy.p[f"{left} that lost less."]))
+    return report_file("Watched calls", sections, made_at)
+
+
+def _whole(calls: WatchedCalls, made_at: float) -> View:
+    """From the first call that is kept to the last."""
+    everything = View(since=0.0, until=made_at + _MINUTE, range="custom")
+    page = calls.source.calls(CallQuery(view=everything, limit=1_000_000)).calls
+    first = min((shown.call.at for shown in page), default=made_at - _MINUTE)
+    return View(since=first // _MINUTE * _MINUTE, until=made_at + _MINUTE, range="custom")
+
+
+def _loss(row: ConversationRow) -> tuple[int, int, int]:
+    return row.sums.lost_nano_usd, row.sums.lost, row.sums.cost_nano_usd

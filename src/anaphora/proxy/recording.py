@@ -20,10 +20,9 @@ from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Player, Recording
 from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_headers, look_up
+from anaphora.traffic.calls import KEPT_BYTES, Headers, UpstreamRequest
 
-from .exchange import KEPT_BYTES, Headers, Upstream, UpstreamRequest, UpstreamResponse
-from .routes import RouteTable
-from .upstream import NetworkUpstream
+from .routes import NetworkUpstream, RouteTable, Upstream, UpstreamResponse
 
 
 class RecordedUpstream:

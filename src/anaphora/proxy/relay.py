@@ -29,20 +29,17 @@ from anaphora.serving.exchange import (
     HttpExchange,
     UploadAborted,
 )
-
-from .exchange import (
+from anaphora.traffic.calls import (
     KEPT_BYTES,
     Headers,
     Piece,
     ProxyRoute,
     RelayedCall,
-    Upstream,
     UpstreamRequest,
-    UpstreamResponse,
 )
+
 from .observing import ObserverThread
-from .routes import RouteTable
-from .upstream import NetworkResponse, NetworkUpstream
+from .routes import NetworkResponse, NetworkUpstream, RouteTable, Upstream, UpstreamResponse
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
@@ -180,6 +177,7 @@ class RelayHandler:
             route=call.route,
             path=call.path,
             query=call.query,
+            started=call.started,
             headers=headers,
             body=body,
         )

@@ -1,34 +1,34 @@
-"""Which upstream a request goes to: the route table, from configuration alone.
+"""Where requests go: the route table, from configuration alone, and providers over the network.
 
 Every provider of the catalog has the prefix `/PROVIDER`: `/deepseek/chat/completions` goes to
 `https://api.deepseek.com/chat/completions`. The paths of Anthropic, OpenAI, Gemini and Ollama work
 without a prefix, too, since some programs take no path in their base URL.
+
+Requests and responses pass as bytes. Nothing is decompressed, and no time limit applies once the
+connection is there: models think for as long as they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Protocol
+from urllib.request import getproxies, proxy_bypass
+
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
-from anaphora.errors import InvalidRequest
-from anaphora.redaction import shown_url
+from anaphora.client.config import Timeouts
+from anaphora.client.config.environment import default_rows
+from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.client.transport import errors
+from anaphora.client.transport.connections import Address, Connections
+from anaphora.client.transport.exchange import NetworkExchange, OutgoingRequest, RequestHead
+from anaphora.errors import InvalidConfig, InvalidRequest, Transport
+from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
 from anaphora.wire import Wire
 
-from .exchange import ProxyRoute
-
-#: The providers whose own paths need no prefix, and how their paths begin. The rest is OpenAI's.
-_OWN_PATHS = {
-    "google": ("/v1beta/", "/v1alpha/", "/upload/v1beta/", "/upload/v1alpha/", "/v1beta1/"),
-    "ollama": ("/api/",),
-    "anthropic": ("/v1/messages", "/messages", "/v1/complete", "/v1/skills"),
-    "openai": ("/v1/", "/chat/completions", "/responses", "/embeddings"),
-}
-#: Headers of one provider's clients: models and files of several have the same path.
-_OWN_HEADERS = {"anthropic-version": "anthropic", "x-goog-api-key": "google"}
-#: The path that some clients of Anthropic leave /v1 out of.
-_WITHOUT_VERSION = "/messages"
 #: How requests are answered that belong to no route.
 _DEFAULT_WIRE = "openai_chat"
 
@@ -52,24 +52,9 @@ def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
     ]
     return routes + [
         ProxyRoute(prefix="", provider=provider, upstream=bases[provider])
-        for provider in _OWN_PATHS
+        for provider, row in default_rows().items()
+        if row.own_paths
     ]
-
-
-def checked_upstream(url: str, name: str = "upstream") -> str:
-    """A base URL without a slash at its end."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        valid, parts = False, urlsplit("")
-    if not valid or not url.isascii() or not url.isprintable() or " " in url:
-        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
-        raise InvalidRequest(reason, path=name)
-    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
-        raise InvalidRequest(reason, path=name)
-    return url.rstrip("/")
 
 
 class RouteTable:
@@ -88,6 +73,12 @@ class RouteTable:
                 raise InvalidRequest(reason, path="prefix")
             else:
                 self._prefixed[route.prefix[1:]] = route
+        rows = self._rows = default_rows()
+        known = [(rows[name], route) for name, route in self._own.items() if name in rows]
+        # Models and files of several providers have the same path.
+        self._own_headers = [(row.own_header, route) for row, route in known if row.own_header]
+        self._own_paths = [(start, route) for row, route in known for start in row.own_paths]
+        self._own_paths.sort(key=lambda one: len(one[0]), reverse=True)
         # A single route without a prefix takes every path.
         self._only = next(iter(self._own.values())) if len(self._own) == 1 else None
 
@@ -102,8 +93,9 @@ class RouteTable:
             route = self._own_route(path, headers)
             if route is None:
                 return None
-        if path == _WITHOUT_VERSION and route.provider == "anthropic":
-            path = "/v1/messages"
+        row = self._rows.get(route.provider)
+        if row is not None and row.short_path and path == row.short_path:
+            path = row.request_path
         return route, path
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
@@ -117,13 +109,10 @@ class RouteTable:
             return None
         if self._only is not None:
             return self._only
-        for name, provider in _OWN_HEADERS.items():
-            if name in headers and provider in self._own:
-                return self._own[provider]
-        for provider, beginnings in _OWN_PATHS.items():
-            if path.startswith(beginnings) and provider in self._own:
-                return self._own[provider]
-        return None
+        for name, route in self._own_headers:
+            if name in headers:
+                return route
+        return next((route for start, route in self._own_paths if path.startswith(start)), None)
 
 
 def dialect_at(provider: str, path: str) -> Dialect | None:
@@ -131,3 +120,171 @@ def dialect_at(provider: str, path: str) -> Dialect | None:
     paths that belong to none. None for a provider without dialects."""
     rows = [row for row in catalog.dialects().rows if row.provider == provider]
     return next((row for row in rows if path.startswith(row.request_path)), *rows[:1] or (None,))
+
+
+#: The longest line and field of a response's head, and the most fields.
+_HEAD_LIMITS = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 512}
+#: Seconds of silence after which the system asks whether the other side is still there.
+_SILENCE = 60
+#: The only limit: that of the connection. The others are never applied.
+_TIMEOUTS = Timeouts(connect=30.0)
+#: Safe to send again when a kept-alive connection was closed.
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_SWITCHING = 101
+
+
+class UpstreamResponse(Protocol):
+    """A response whose body may still be arriving."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, still encoded."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the exchange; upstream stops generating where the body was not read to its end."""
+        ...
+
+
+class Upstream(Protocol):
+    """The provider over the network, or recordings of it. Raises `errors.Transport`."""
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse: ...
+    async def close(self) -> None: ...
+
+
+class NetworkUpstream:
+    """Providers over the network; proxies as the environment says (`HTTPS_PROXY`, `NO_PROXY`), and
+    certificates that the system trusts, or those of the file `ca`."""
+
+    def __init__(self, ca: str | None = None) -> None:
+        self._connections = Connections(
+            ca, 0, closed="the proxy is stopping", head_limits=_HEAD_LIMITS, silence=_SILENCE
+        )
+        self._addresses: dict[str, UpstreamAddress] = {}
+
+    async def send(self, request: UpstreamRequest) -> NetworkResponse:
+        """The response, when its head has arrived."""
+        address = self._addresses.get(request.route.upstream)
+        if address is None:
+            address = UpstreamAddress(request.route.upstream)
+            self._addresses[request.route.upstream] = address
+        is_whole = isinstance(request.body, bytes)
+        outgoing = OutgoingRequest(
+            request.method,
+            address.head(request),
+            request.body,
+            _TIMEOUTS,
+            repeatable=is_whole and request.method in _IDEMPOTENT,
+            chunked=not is_whole and not _has_length(request),
+        )
+        exchange = await self._connections.exchange(address, outgoing)
+        if exchange.message.code == _SWITCHING:
+            exchange.abort()
+            asked = HttpProcessingError(message="switching protocols was not asked for")
+            raise errors.no_response(
+                asked, _TIMEOUTS, address.url, address.proxy, written=True, reused=False
+            )
+        return NetworkResponse(exchange)
+
+    async def close(self) -> None:
+        self._connections.closed = True
+        for exchange in tuple(self._connections.active.values()):
+            if exchange is not None:
+                exchange.abort()
+        await self._connections.close()
+
+
+class UpstreamAddress(Address):
+    """A base URL, the proxy on the way to it, and what the heads of its requests begin with."""
+
+    __slots__ = ("_proxy_lines", "_root")
+
+    def __init__(self, base: str) -> None:
+        url = errors.read_url(base)
+        proxy, proxy_headers = _environment_proxy(url)
+        super().__init__(url, proxy, proxy_headers)
+        self._root = self.url.raw_path.rstrip("/")
+        self._proxy_lines = RequestHead(b"", b"")
+        if self.proxy is not None and self.url.scheme == "http":
+            # Without a tunnel, an HTTP proxy needs the whole address.
+            self._root = f"http://{self.url.raw_authority}{self._root}"
+            lines = "".join(f"{name}: {proxy_headers[name]}\r\n" for name in proxy_headers)
+            self._proxy_lines = RequestHead(lines.encode("latin-1"), b"")
+
+    def head(self, request: UpstreamRequest) -> RequestHead:
+        """Request line and headers: those of the request in their order, and nothing else but what
+        says where a body ends."""
+        query = f"?{request.query}" if request.query else ""
+        target = self._root + request.path
+        if not target.startswith(("/", "http")):
+            target = f"/{target}"
+        lines = [f"{request.method} {target}{query} HTTP/1.1", *map(": ".join, request.headers), ""]
+        framing = ""
+        if not isinstance(request.body, bytes):
+            if not _has_length(request):
+                framing = "transfer-encoding: chunked\r\n"
+        elif request.body and not _has_length(request):
+            framing = f"content-length: {len(request.body)}\r\n"
+        end = bytes(self._proxy_lines.with_body()) + framing.encode() + b"\r\n"
+        return RequestHead("\r\n".join(lines).encode("latin-1"), end)
+
+
+class NetworkResponse:
+    """A response; its body is read once, by iteration."""
+
+    def __init__(self, exchange: NetworkExchange) -> None:
+        message, content = exchange.message, exchange.content
+        self.status: int = message.code
+        self.headers: Headers = tuple(
+            [
+                (name.decode("latin-1").lower(), value.decode("latin-1"))
+                for name, value in message.raw_headers
+            ]
+        )
+        self._exchange = exchange
+        self._arrived = b"" if content.exception() else content.read_nowait()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the body came with the head."""
+        return bool(self._arrived)
+
+    def __aiter__(self) -> NetworkResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        exchange = self._exchange
+        data, self._arrived = self._arrived, b""
+        if not data:
+            data = await exchange.receive()
+        if exchange.content.at_eof():
+            exchange.release()
+        if data:
+            return data
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        self._exchange.end()
+
+
+def _has_length(request: UpstreamRequest) -> bool:
+    return any(name == "content-length" for name, _ in request.headers)
+
+
+def _environment_proxy(url: URL) -> tuple[URL | None, SecretHeaders]:
+    """The proxy that the environment names for a URL, without credentials, and its headers."""
+    if proxy_bypass(f"{url.raw_host}:{url.port}"):
+        return None, SecretHeaders()
+    proxies = {name: Secret(address) for name, address in getproxies().items()}
+    found = proxies.get(url.scheme) or proxies.get("all")
+    if found is None:
+        return None, SecretHeaders()
+    try:
+        return errors.read_proxy(found)
+    except InvalidConfig as error:
+        failure = Transport(f"{errors.host_of(url)}: the environment's {error}")
+    raise failure

@@ -16,16 +16,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from anaphora.errors import InvalidRequest
-from anaphora.serving.app import ServedApp
-from anaphora.serving.guard import HostGuard
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.server import ServerAddress, tuned_interpreter
 from anaphora.serving.server import running as running_server
+from anaphora.traffic.calls import ProxyRoute
 
-from .exchange import Observer, ProxyRoute, Upstream
-from .observing import ObserverThread
+from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
-from .routes import RouteTable
-from .upstream import NetworkUpstream
+from .routes import NetworkUpstream, RouteTable, Upstream
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"

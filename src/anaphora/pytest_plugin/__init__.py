@@ -165,7 +165,7 @@ def cache_contract(
 ) -> Iterator[CacheContract]:
     """Fails the test where the prefix of a prompt broke, or a limit is exceeded. The calls go to
     the recordings of `anaphora_replay` where the test uses it, else to the emulator."""
-    from anaphora.proxy.judging import Judge
+    from anaphora.traffic.judging import Judge
 
     from .contract import CacheContract, limits_of
 

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from anaphora.cache.verdict.values import format_loss, format_usd
-from anaphora.proxy.judged_call import JudgedCall
-from anaphora.proxy.judging import Judge
-from anaphora.proxy.summary import WatchSummary, summarise
+from anaphora.traffic.judging import Judge
+from anaphora.traffic.sums import JudgedCall, WatchSummary
 from anaphora.wording import counted
 
 #: Breaks and failed calls that a failure shows in full.
@@ -91,7 +90,7 @@ class CacheContract:
     @property
     def summary(self) -> WatchSummary:
         self._settled()
-        return summarise(self._judge)
+        return self._judge.summary()
 
     @property
     def share_read(self) -> float | None:
@@ -131,7 +130,7 @@ class CacheContract:
 
     def _limits_exceeded(self) -> list[str]:
         found = []
-        summary = summarise(self._judge)
+        summary = self._judge.summary()
         least, share = self.limits.min_read_share, summary.share_read
         if least is not None and (share is None or share < least):
             shown = "unknown: no bill says it" if share is None else f"{share:.1%}"
@@ -140,13 +139,9 @@ class CacheContract:
             )
         most, cost = self.limits.max_cost_usd, _cost_usd(summary)
         if most is not None and (cost is None or cost > most):
-            shown = self._unknown_cost() if cost is None else format_usd(cost)
+            shown = _unknown_cost(summary) if cost is None else format_usd(cost)
             found.append(f"Cost: {shown}. The contract allows {format_usd(most)}.")
         return found
-
-    def _unknown_cost(self) -> str:
-        unpriced = ", ".join(self._judge.unpriced)
-        return f"unknown: no price for {unpriced}" if unpriced else "unknown: a call has no bill"
 
     def check(self) -> None:
         """Fails the test where the contract does not hold."""
@@ -266,6 +261,11 @@ def _failures(calls: Iterable[JudgedCall]) -> list[str]:
     ]
     more = [f"  … and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return ["\n".join(["No call could be judged:", *lines[:_SHOWN], *more])]
+
+
+def _unknown_cost(summary: WatchSummary) -> str:
+    unpriced = ", ".join(summary.unpriced)
+    return f"unknown: no price for {unpriced}" if unpriced else "unknown: a call has no bill"
 
 
 def _cost_usd(summary: WatchSummary) -> Decimal | None:

@@ -9,8 +9,8 @@ from typing import Any, cast, get_args
 import pytest
 
 from anaphora.errors import AnaphoraError
-from anaphora.proxy.exchange import Upstream
 from anaphora.proxy.recording import RecordedUpstream
+from anaphora.proxy.routes import Upstream
 from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
 
 #: The options of the marker `anaphora_replay`.

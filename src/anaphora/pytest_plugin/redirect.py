@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.errors import Transport
-from anaphora.proxy.exchange import RelayedCall, Upstream, UpstreamRequest, UpstreamResponse
-from anaphora.proxy.judging import Judge
 from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
-from anaphora.proxy.routes import default_routes
+from anaphora.proxy.routes import NetworkUpstream, Upstream, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
-from anaphora.proxy.upstream import NetworkUpstream
+from anaphora.traffic.calls import RelayedCall, UpstreamRequest
+from anaphora.traffic.judging import Judge
 
 if TYPE_CHECKING:
     from anaphora.emulator import Emulator

@@ -79,21 +79,22 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
-    """One run, without its bytes: `digest` identifies them."""
+    """One run, without its bytes: `digest` identifies them. Where no text may be stored, only its
+    section, role and number of chunks are given."""
 
     section: Section
     role: SegmentRole | None
     count: Annotated[int, Meta(ge=1, lt=1 << 40)]
-    messages: Count
-    size: Count
-    digest: bytes
-    lead: bytes
-    first_message: Count
-    first_block: Count
-    place: str
-    paths: tuple[str, ...]
-    blocks: str
-    pieces: tuple[PieceRef, ...]
+    messages: Count = 0
+    size: Count = 0
+    digest: bytes = b""
+    lead: bytes = b""
+    first_message: Count = 0
+    first_block: Count = 0
+    place: str = ""
+    paths: tuple[str, ...] = ()
+    blocks: str = ""
+    pieces: tuple[PieceRef, ...] = ()
     sources: tuple[bytes, ...] = ()
     """Digests of the messages of dynamic context, which may be exchanged at every call."""
 

@@ -17,21 +17,31 @@ import base64
 import binascii
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import unquote_plus
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.client.transport.decoding import (
+    InvalidCompression,
+    UnknownCompression,
+    any_decompressor,
+    encodings,
+)
+from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import is_placeholder
 from anaphora.redactor import MASK, Redactor
 
-from .decoded import decoded, is_decodable
 from .fixture import Fixture, FixtureHeaders, FixturePiece
-from .patterns import LONGEST, bounded_pattern
-from .secret_forms import SecretForm, secret_patterns
-from .spread import spread_edits, strings_by_index, strings_by_name
+from .rules import user_pattern, without_surrogates
+from .secret_forms import (
+    SecretForm,
+    secret_patterns,
+    spread_edits,
+    strings_by_index,
+    strings_by_name,
+)
 
 #: A range of bytes, and what takes its place.
 Edit: TypeAlias = tuple[int, int, bytes]
@@ -87,7 +97,7 @@ class Redaction:
         self._given = tuple(patterns)
         self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
         self._forms = _forms(self._secrets)
-        self._patterns = [_SecretPattern(each) for each in self._given]
+        self._patterns = [_pattern(each) for each in self._given]
         self._errors = Redactor(self._secrets)
         self._last: Redaction | None = None
         """For the credentials of the last request: the next one mostly has the same."""
@@ -170,35 +180,18 @@ class Redaction:
         return without_overlap(found)
 
     def _pattern_edits(self, data: bytes) -> Iterator[Edit]:
-        """Patterns are about characters, not about bytes."""
-        text = data.decode("utf-8", "surrogateescape")
+        # Each byte that is no UTF-8 becomes one other, so that places stay.
+        text = without_surrogates(data.decode("utf-8", "surrogateescape")).encode()
         for pattern in self._patterns:
-            done = place = 0
-            for begin, end in pattern.places(text):
-                start = place + _byte_count(text[done:begin])
-                place, done = start + _byte_count(text[begin:end]), end
-                yield start, place, _MASK
+            spans = (match.span() for match in pattern.finditer(text))
+            yield from ((begin, end, _MASK) for begin, end in spans if end > begin)
 
 
-class _SecretPattern:
-    """A pattern of the user, searched for in time proportional to the text."""
-
-    def __init__(self, pattern: str) -> None:
-        try:
-            self._bounded = bounded_pattern(pattern)
-        except ValueError as problem:
-            raise InvalidRequest(f"{pattern!r}: {problem}", path="patterns") from None
-        self._whole = re.compile(pattern)
-
-    def places(self, text: str) -> Iterator[tuple[int, int]]:
-        at = 0
-        while found := self._bounded.search(text, at):
-            if len(found[0]) >= LONGEST:
-                # The bound may have cut it off: a token can be long.
-                found = self._whole.match(text, found.start()) or found
-            if found[0]:
-                yield found.span()
-            at = max(found.end(), found.start() + 1)
+def _pattern(text: str) -> Any:
+    try:
+        return user_pattern(text)
+    except ValueError as problem:
+        raise InvalidRequest(f"{text!r}: {problem}", path="patterns") from None
 
 
 def _forms(secrets: Iterable[str]) -> list[SecretForm]:
@@ -300,10 +293,6 @@ def _header(headers: FixtureHeaders, name: str) -> str:
     return ", ".join(value for each, value in headers if each.lower() == name)
 
 
-def _byte_count(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
-
-
 def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:
     for name, value in headers:
         name = name.lower()
@@ -333,3 +322,47 @@ def _query_secrets(query: str) -> Iterable[str]:
     for parameter in _PARAMETER.finditer(query):
         if _SECRET_NAME.search(unquote_plus(parameter[1])):
             yield unquote_plus(parameter[2])
+
+
+#: A decompressed body beyond this is not recorded.
+_MOST_BYTES = 256 * 2**20
+
+
+def is_decodable(encoding: str) -> bool:
+    try:
+        for name in encodings(encoding):
+            any_decompressor(name)
+    except UnknownCompression:
+        return False
+    return True
+
+
+def decoded(pieces: Sequence[FixturePiece], encoding: str) -> tuple[FixturePiece, ...]:
+    """The pieces after decompression. Raises `Parse` for an encoding that is not known here, and
+    for broken data; a body that ends early is decoded as far as it goes."""
+    for name in reversed(encodings(encoding)):
+        feed = _decoder(name)
+        left = _MOST_BYTES
+        made = []
+        for piece in pieces:
+            try:
+                data = feed(piece.data, left)
+            except InvalidCompression as problem:
+                raise Parse(f"not recorded: content-encoding {name}: {problem}") from None
+            left -= len(data)
+            if left < 0:
+                raise Parse(f"not recorded: the body is larger than {_MOST_BYTES >> 20} MB")
+            if data:
+                made.append(FixturePiece(piece.seconds, data))
+        pieces = made
+    return tuple(pieces)
+
+
+def _decoder(name: str) -> Callable[[bytes, int], bytes]:
+    try:
+        return any_decompressor(name).feed
+    except UnknownCompression:
+        raise Parse(
+            f"not recorded: the body has content-encoding {name}, which cannot be read here and may"
+            " hold a secret; ask for gzip"
+        ) from None

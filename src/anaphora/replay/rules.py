@@ -12,6 +12,9 @@ that the caller names.
 What is replaced is the group `value`, or the whole match where there is no such group. With
 `everywhere = true` the text of the group is replaced wherever it stands in the request: a working
 directory also occurs in the results of tools.
+
+Patterns of users are searched with RE2, which takes time in proportion to the text and so has no
+look-around and no references to groups.
 """
 
 from __future__ import annotations
@@ -20,17 +23,16 @@ import functools
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from anaphora.errors import InvalidConfig, Io
+from anaphora.errors import InvalidConfig, Io, MissingExtra
 
 from .index import RULES as FILE
-from .patterns import bounded_pattern
 
 #: Shorter values are replaced where their rule finds them only: `/` is in every path.
 _SHORTEST_VALUE = 4
@@ -77,10 +79,18 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidConfig(f"not TOML: {problem}", file=file) from None
         except msgspec.ValidationError as problem:
             raise InvalidConfig(str(problem), file=file) from None
-        for index, rule in enumerate(settings.rule):
-            _check(rule.pattern, file, f"rule[{index}]")
-        for index, row in enumerate(settings.redact):
-            _check(row.pattern, file, f"redact[{index}]")
+        patterns = {
+            "rule": [rule.pattern for rule in settings.rule],
+            "redact": [row.pattern for row in settings.redact],
+        }
+        for table, index in ((name, at) for name in patterns for at in range(len(patterns[name]))):
+            pattern = patterns[table][index]
+            try:
+                user_pattern(pattern)
+            except ValueError as problem:
+                reason = f"{table}[{index}].pattern {pattern!r}: {problem}"
+                line = _line_of(text, table, index)
+                raise InvalidConfig(reason, file=file, line=line) from None
         return settings
 
     @classmethod
@@ -92,18 +102,22 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return cls.decode(data, str(path))
 
 
-def _check(pattern: str, file: str, place: str) -> re.Pattern[str]:
-    try:
-        return bounded_pattern(pattern)
-    except ValueError as problem:
-        raise InvalidConfig(f"{place}.pattern {pattern!r}: {problem}", file=file) from None
+def _line_of(text: str, table: str, index: int) -> int | None:
+    """The line of the pattern in the table of this number; None if it is written in another way."""
+    tables = -1
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("[["):
+            tables += re.match(rf"\s*\[\[\s*{table}\s*\]\]", line) is not None
+        elif tables == index and re.match(r"\s*\"?pattern\"?\s*=", line):
+            return number
+    return None
 
 
 @functools.cache
 def shipped_rules() -> tuple[MatchRule, ...]:
     """The rules of this package."""
     text = files("anaphora.replay").joinpath(FILE).read_text("utf-8")
-    return ReplaySettings.decode(text, f"anaphora/replay/{FILE}").rule
+    return msgspec.convert(tomllib.loads(text), ReplaySettings).rule
 
 
 def settings_of(folder: Path, rules: bytes | None, extra: Path | None = None) -> ReplaySettings:
@@ -125,11 +139,17 @@ class MatchRules:
 
     def __init__(self, rules: Iterable[MatchRule] = (), *, shipped: bool = True) -> None:
         own = tuple(rules)
-        self.rules = (*(shipped_rules() if shipped else ()), *own)
-        self._compiled = [
-            (rule, _check(rule.pattern, "", f"rule[{index}]"))
-            for index, rule in enumerate(self.rules)
+        ours = shipped_rules() if shipped else ()
+        self.rules = (*ours, *own)
+        self._compiled: list[tuple[MatchRule, Any]] = [
+            (rule, re.compile(rule.pattern)) for rule in ours
         ]
+        for index, rule in enumerate(own):
+            try:
+                self._compiled.append((rule, user_pattern(rule.pattern)))
+            except ValueError as problem:
+                reason = f"rule[{index}].pattern {rule.pattern!r}: {problem}"
+                raise InvalidConfig(reason) from None
         self._known: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {}
         self._known_length = 0
 
@@ -167,21 +187,23 @@ class MatchRules:
 
     def _replace(self, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         found: dict[str, str] = {}
+        searched = without_surrogates(text)
         for rule, pattern in self._compiled:
-            text = pattern.sub(functools.partial(_substitute, rule, found), text)
+            group = pattern.groupindex.get("value", 0)
+            pieces: list[str] = []
+            at = 0
+            for match in pattern.finditer(searched):
+                begin, end = match.span(group)
+                if begin < 0:
+                    continue
+                if rule.everywhere and end - begin >= _SHORTEST_VALUE:
+                    found[text[begin:end]] = rule.placeholder
+                pieces += text[at:begin], rule.placeholder
+                at = end
+            if pieces:
+                text = "".join(pieces) + text[at:]
+                searched = without_surrogates(text)
         return text, tuple(found.items())
-
-
-def _substitute(rule: MatchRule, found: dict[str, str], match: re.Match[str]) -> str:
-    group: str | int = "value" if "value" in match.re.groupindex else 0
-    value, (begin, end) = match[group], match.span(group)
-    if value is None:
-        return match[0]
-    if rule.everywhere and len(value) >= _SHORTEST_VALUE:
-        found[value] = rule.placeholder
-    whole = match[0]
-    start = match.start()
-    return whole[: begin - start] + rule.placeholder + whole[end - start :]
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -193,3 +215,93 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [map_texts(item, change) for item in value]
     return value
+
+
+# ── Patterns of users ────────────────────────────────────────────────────────────────────────────
+
+_SPACES = (
+    r" \t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+)
+_NO_SPACES = (
+    r"\x00-\x08\x0e-\x1b!-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}"
+    r"\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff}"
+)
+_NO_WORD = (
+    r"\pM\pS\pZ\pC\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}"
+    r"\x{203f}\x{2040}\x{2054}\x{fe33}\x{fe34}\x{fe4d}-\x{fe4f}\x{ff3f}"
+)
+#: Classes of Python's `re` as RE2 writes them within brackets: RE2's own are those of ASCII.
+_CLASSES = {
+    r"\d": r"\p{Nd}",
+    r"\D": r"\P{Nd}",
+    r"\w": r"\pL\pN_",
+    r"\W": _NO_WORD,
+    r"\s": _SPACES,
+    r"\S": _NO_SPACES,
+}
+_TOKEN = re.compile(
+    r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|\[\^?\]?|\{,(?=\d+\})|\(\?(?:<?[=!]|P=|\()?|.",
+    re.DOTALL,
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@functools.lru_cache(maxsize=512)
+def user_pattern(text: str) -> Any:
+    """The pattern, compiled by RE2; it has the methods of `re.Pattern`. Raises `ValueError` for one
+    that is not valid or matches the empty text, and `MissingExtra`."""
+    try:
+        import re2
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            "patterns of replay.toml need google-re2; install it with: pip install"
+            " 'anaphora[proxy]'",
+            extra="proxy",
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile("".join(_translated(text)), options)
+    except (re2.error, UnicodeEncodeError) as problem:
+        reason = problem.args[0] if isinstance(problem, re2.error) else problem
+        shown = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ValueError(f"not a regular expression of RE2: {shown}") from None
+    if compiled.match("") is not None:
+        raise ValueError("matches the empty text, which is everywhere")
+    return compiled
+
+
+def _translated(pattern: str) -> Iterator[str]:
+    """A pattern of Python's `re` in the syntax of RE2. Raises `ValueError` for what that lacks."""
+    in_class = False
+    for match in _TOKEN.finditer(pattern):
+        token = match[0]
+        if token in _CLASSES:
+            yield _CLASSES[token] if in_class else f"[{_CLASSES[token]}]"
+        elif token[:2] in (r"\u", r"\U") and len(token) > 2:
+            yield rf"\x{{{token[2:]}}}"
+        elif token[0] == "[" and in_class:
+            yield "".join(rf"\{char}" for char in token.removesuffix("]"))
+            in_class = not token.endswith("]")
+            yield "" if in_class else "]"
+        elif in_class:
+            in_class = token != "]"
+            yield {r"\b": r"\x08"}.get(token, token)
+        elif token[0] == "[":
+            in_class = True
+            yield token
+        elif token in ("(?=", "(?!", "(?<=", "(?<!"):
+            raise ValueError(f"look-around, {token}…), is not supported")
+        elif token in ("(?P=", "(?(") or re.fullmatch(r"\\[1-9]", token):
+            raise ValueError("a reference to a group is not supported")
+        else:
+            yield {r"\Z": r"\z", "{,": "{0,"}.get(token, token)
+
+
+def without_surrogates(text: str) -> str:
+    """Text of the same length for RE2, which searches UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\x1a", text)
+    return text

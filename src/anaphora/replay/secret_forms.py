@@ -3,15 +3,23 @@
 Each character may be written as itself, as a JSON escape (also of JSON within JSON) or
 percent-encoded. In base64 a secret has three forms, since three bytes become four characters; the
 characters that hold bits of its neighbours are left out.
+
+The events of a stream may share a secret: a model writes it in several deltas. The strings of one
+name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order: those of the whole
+stream, and those of each part of the answer.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
+
+from anaphora.canonical import string
 
 #: Shorter secrets are found as whole words only, and not in base64.
 _SHORT = 8
@@ -76,3 +84,75 @@ def _hex(digits: str) -> bytes:
     return b"".join(
         f"[{each}{each.upper()}]".encode() if each.isalpha() else each.encode() for each in digits
     )
+
+
+_MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
+#: The place of an event in the answer: `"index": 1`, `"output_index": 0`.
+_INDEX = re.compile(rb'"([a-z_]*index)"\s*:\s*([0-9]+)')
+#: Edits of a text.
+_Edits = Callable[[bytes], Sequence[tuple[int, int, bytes]]]
+
+
+#: Strings that are read as one text: where each begins and ends.
+_Groups = Iterable[Sequence[tuple[int, int]]]
+
+
+def strings_by_name(data: bytes) -> _Groups:
+    strings: dict[bytes, list[tuple[int, int]]] = {}
+    for found in _MEMBER.finditer(data):
+        strings.setdefault(found[1], []).append(found.span(2))
+    return strings.values()
+
+
+def strings_by_index(data: bytes) -> _Groups:
+    """Those of one name and in one part of the answer: events of several choices or tool calls
+    alternate. Empty where no event has an index."""
+    strings: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
+    begin = 0
+    for line in data.splitlines(keepends=True) if _INDEX.search(data) else ():
+        indices = [each for found in _INDEX.finditer(line) for each in found.groups()]
+        for found in _MEMBER.finditer(data, begin, begin + len(line)):
+            strings.setdefault((found[1], *indices), []).append(found.span(2))
+        begin += len(line)
+    return strings.values()
+
+
+def spread_edits(data: bytes, groups: _Groups, edits_of: _Edits) -> list[tuple[int, int, bytes]]:
+    """The edits of a stream that replace such secrets."""
+    made: list[tuple[int, int, bytes]] = []
+    for group in groups:
+        spans = [(start, end) for start, end in group if end > start]
+        if len(spans) > 1:
+            made += _group_edits(data, spans, edits_of)
+    return sorted(made)
+
+
+def _group_edits(
+    data: bytes, spans: Sequence[tuple[int, int]], edits_of: _Edits
+) -> Iterator[tuple[int, int, bytes]]:
+    texts = [_value(data[start:end]) for start, end in spans]
+    starts, length = [], 0
+    for text in texts:
+        starts.append(length)
+        length += len(text)
+    left: dict[int, bytearray] = {}
+    for first, last, mask in reversed(edits_of(b"".join(texts))):
+        at = bisect_right(starts, first) - 1
+        while at < len(starts) and starts[at] < last:
+            rest = left.setdefault(at, bytearray(texts[at]))
+            begin, end = max(first - starts[at], 0), min(last - starts[at], len(texts[at]))
+            rest[begin:end] = mask if first >= starts[at] else b""
+            at += 1
+    for at, rest in left.items():
+        yield (*spans[at], string(rest.decode("utf-8", "replace"))[1:-1])
+
+
+def _value(escaped: bytes) -> bytes:
+    """The text of a JSON string's inside; as it is where it is not one."""
+    if b"\\" not in escaped:
+        return escaped
+    try:
+        text: str = json.loads(b'"%b"' % escaped, strict=False)
+        return text.encode("utf-8", "surrogatepass")
+    except ValueError:
+        return escaped

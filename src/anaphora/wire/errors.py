@@ -1,4 +1,4 @@
-"""HTTP errors of providers, by status and structured code, and how long to wait after them.
+"""HTTP errors of providers, by status and structured code.
 
 Only a prompt that is too long is recognised by its message, and only by messages of the catalog.
 OpenAI's errors are here too: both of its wires have them, and many hosts copy them.
@@ -7,7 +7,6 @@ OpenAI's errors are here too: both of its wires have them, and many hosts copy t
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -22,8 +21,8 @@ from anaphora.values import ReplyFail
 
 from .cut_json import closed_json
 from .error_details import inner_message, shown_fields
-from .ratelimits import read_limits
 from .reading import DECODE_ERRORS
+from .response_headers import request_id_in, reset_after, retry_after
 
 #: What a status means where the provider's code does not decide.
 BY_STATUS: dict[int, type[Upstream]] = {
@@ -39,9 +38,6 @@ BY_STATUS: dict[int, type[Upstream]] = {
     429: errors.RateLimited,
     529: errors.Overloaded,
 }
-
-#: Headers of responses with the provider's id of the request.
-REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 #: Ends the message of an error whose body has none.
 NO_ERROR_OBJECT = "without an error object"
@@ -60,13 +56,6 @@ _MAX_NAME = 512
 _MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
 
 
-_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
-_STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
-_SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
-
-
 def error_class(
     status: int, code: str | None, by_code: Mapping[str, type[Upstream]]
 ) -> type[Upstream]:
@@ -83,75 +72,6 @@ def overflow_class(kind: type[Upstream], message: str | None) -> type[Upstream]:
     if message and kind in _MAYBE_OVERFLOW and is_overflow(message):
         return errors.ContextOverflow
     return kind
-
-
-def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
-    """The wait in seconds that the headers ask for; None where they do not, or unreadably.
-
-    `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
-    `now`. Header names are lowercase.
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _number(value)
-    if seconds is not None or value is None or now is None:
-        return seconds
-    # Imported here only: it loads sockets and a mail parser.
-    from email.utils import parsedate_to_datetime
-
-    try:
-        date = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=datetime.UTC)
-    return max(0.0, (date - now).total_seconds())
-
-
-def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """How long until all exhausted limits are reset; None where that is unknown."""
-    limits = read_limits(headers)
-    waits = [seconds_until(limit.reset, now) for limit in limits if limit.remaining <= 0]
-    return max((wait for wait in waits if wait is not None), default=None)
-
-
-def seconds_until(text: str | None, now: float | None = None) -> float | None:
-    """The seconds until a reset: a duration (`6m0s`, `120ms`), plain seconds, or a time, for which
-    `now` is needed: in RFC 3339, or in seconds or milliseconds since 1970."""
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return _duration(text) if text[-1] in "smhd" else _moment(text, now)
-    if not 0 <= number < float("inf"):
-        return None
-    if number < _SECONDS_OF_2001:
-        return number
-    if now is None:
-        return None
-    moment = number if number < _MILLISECONDS_OF_2001 else number / 1000
-    return max(0.0, moment - now)
-
-
-def _duration(text: str) -> float | None:
-    if not _DURATION.fullmatch(text):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
-
-
-def _moment(text: str, now: float | None) -> float | None:
-    if now is None:
-        return None
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, moment.timestamp() - now)
 
 
 def read_response(
@@ -177,11 +97,6 @@ def read_response(
         _set_message(error, f"{error} (of the response, {MAX_ERROR_BYTES:,} bytes were read)")
     error.request_id = request_id_in(headers) or error.request_id
     return with_retry_hints(error, headers, now)
-
-
-def request_id_in(headers: Mapping[str, str]) -> str | None:
-    """The provider's id of a request, from the headers of its response."""
-    return next((headers[name] for name in REQUEST_IDS if headers.get(name)), None)
 
 
 def _found(
@@ -238,14 +153,6 @@ def error_headers(error: Upstream, request_id: str = "x-request-id") -> dict[str
     if error.request_id is not None:
         headers[request_id] = error.request_id
     return headers
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text) if text is not None else None
-    except ValueError:
-        return None
-    return number if number is not None and 0 <= number < float("inf") else None
 
 
 # ── OpenAI's form ─────────────────────────────────────────────────────────────────────────────────

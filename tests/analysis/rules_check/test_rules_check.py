@@ -523,7 +523,7 @@ def replayed(where: tuple[str, str], sizes: list[int], gaps: list[float]) -> Tra
             kinds += [Kind.TEXT, Kind.TOOL_RESULT]
         at += gap
         last = len(blocks) - 1
-        prompt = TokenRuns(
+        prompt = TokenRuns.given(
             list(blocks),
             markers=(Mark(last, "5m"),) if marks else (),
             kinds=list(kinds),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from anaphora.analysis.trace import Format, read
 from anaphora.analysis.trace.format import TraceCall, TraceMessage
-from anaphora.analysis.trace.line_order import LineOrder
-from anaphora.analysis.trace.log_lines import FoundTrace, Problem, numbered
+from anaphora.analysis.trace.log_lines import FoundTrace, LineOrder, Problem, numbered
 
 Json = dict[str, Any]
 Conversation = tuple[tuple[TraceCall, ...], tuple[TraceMessage, ...]]

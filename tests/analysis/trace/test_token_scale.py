@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from anaphora.analysis.trace.token_scale import TextBytes, TokenScale
+from anaphora.analysis.trace.account import TextBytes, TokenScale
 from anaphora.rendered import Kind
 
 #: Bytes per token: prose, JSON, results, thinking.

@@ -29,7 +29,7 @@ def call(
     blocks = [((conversation, block), 2000) for block in range(3)]
     places = range(3) if memory.rules.slots.value else ()
     markers = tuple(Mark(position, "5m") for position in places)
-    prompt = TokenRuns(blocks, markers=markers)
+    prompt = TokenRuns.given(blocks, markers=markers)
     assert memory.call(prompt, 0, state or memory.start(), at, None).outcome
 
 
@@ -64,7 +64,7 @@ def test_usual_length_is_learned_from_a_sample_of_many_conversations() -> None:
 
 def test_conversations_with_one_beginning_have_their_own_usual_length() -> None:
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
-    prompt = TokenRuns([("same beginning", 2000)])
+    prompt = TokenRuns.given([("same beginning", 2000)])
     for number in range(3):
         memory.beginning(memory.record(prompt, 0, at=float(number))).ended += 1
     assert memory.usual_calls(prompt.key(0)) < 1.2

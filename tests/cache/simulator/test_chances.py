@@ -21,7 +21,7 @@ def grown(*sizes: int) -> TokenRuns:
     blocks = [(f"block {index}", size) for index, size in enumerate(sizes)]
     sections = ["system", *(["messages"] * (len(sizes) - 1))]
     kinds = [Kind.SYSTEM, *([Kind.TEXT] * (len(sizes) - 1))]
-    return TokenRuns(blocks, sections=sections, kinds=kinds)  # type: ignore[arg-type]
+    return TokenRuns.given(blocks, sections=sections, kinds=kinds)  # type: ignore[arg-type]
 
 
 def found(cache: Simulator, prompt: TokenRuns, at: float) -> list[tuple[str, float, int]]:
@@ -72,7 +72,7 @@ def test_fresh_write_may_not_be_visible(gap: float, expected: list[tuple[str, fl
     """Anthropic: within 2.5 seconds an older entry is read in a third of the calls."""
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-4-6"))
     prompts = [
-        TokenRuns([("a", 3000), ("b", 500), ("c", 200)][:end], markers=(Mark(end - 1, "5m"),))
+        TokenRuns.given([("a", 3000), ("b", 500), ("c", 200)][:end], markers=(Mark(end - 1, "5m"),))
         for end in (1, 2, 3)
     ]
     cache.call(prompts[0], at=0)
@@ -85,7 +85,7 @@ def test_fresh_write_may_not_be_visible(gap: float, expected: list[tuple[str, fl
 
 def test_first_write_that_is_not_visible_is_written_again() -> None:
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-4-6"))
-    prompt = TokenRuns([("a", 3000)], markers=(Mark(0, "5m"),))
+    prompt = TokenRuns.given([("a", 3000)], markers=(Mark(0, "5m"),))
     cache.call(prompt, at=0)
     (chance,) = cache.chances(prompt, at=1)
     assert (chance.outcome.read, chance.outcome.written) == (0, {"5m": 3000})
@@ -143,7 +143,7 @@ def test_marked_and_unmarked_requests() -> None:
     """A gateway that caches by markers loses whole entries."""
     cache = Simulator(catalog.rules("openrouter", "anthropic/claude-sonnet-4.6", "openai_chat"))
     first = chat([("a", 5000)])
-    marked = TokenRuns([("a", 5000)], markers=(Mark(0, "5m"),))
+    marked = TokenRuns.given([("a", 5000)], markers=(Mark(0, "5m"),))
     cache.call(first, at=0)
     cache.call(marked, at=1)
     assert [each.reason for each in cache.chances(marked, at=30)] == ["missed", "cut_short"]

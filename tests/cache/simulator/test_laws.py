@@ -47,7 +47,7 @@ def prompts(draw: st.DrawFn) -> TokenRuns:
     places = draw(st.sets(st.integers(0, count - 1), max_size=6)) if count else set()
     lead = draw(st.integers(0, count))
     sections: list[Section] = ["system" if at < lead else "messages" for at in range(count)]
-    return TokenRuns(
+    return TokenRuns.given(
         blocks,
         markers=tuple(Mark(at, draw(st.sampled_from(("1h", "5m")))) for at in sorted(places)),
         automatic=draw(st.sampled_from((None, "5m"))),

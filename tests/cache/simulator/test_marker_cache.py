@@ -92,7 +92,7 @@ def test_the_lookback_is_twenty_positions_with_the_markers_own(
     cache.call(marked([("a", 2000)]), at=0)
     blocks = [("a", 2000), *[(at, 10) for at in range(between)], ("end", 10)]
     kinds = [Kind.TEXT, *[kind] * between, Kind.TEXT]
-    prompt = TokenRuns(blocks, markers=(Mark(len(blocks) - 1, "5m"),), kinds=kinds)
+    prompt = TokenRuns.given(blocks, markers=(Mark(len(blocks) - 1, "5m"),), kinds=kinds)
     outcome = cache.call(prompt, at=1)
     assert outcome.read == (2000 if result else 0)
     if not result:
@@ -105,7 +105,7 @@ def test_the_default_reading_is_the_stricter_one() -> None:
     cache.call(marked([("a", 2000)]), at=0)
     blocks = [("a", 2000), *[(at, 10) for at in range(20)]]
     kinds = [Kind.TEXT, *[Kind.TOOL_RESULT] * 20]
-    prompt = TokenRuns(blocks, markers=(Mark(20, "5m"),), kinds=kinds)
+    prompt = TokenRuns.given(blocks, markers=(Mark(20, "5m"),), kinds=kinds)
     assert cache.call(prompt, at=1).read == 0
 
 
@@ -121,13 +121,13 @@ def test_a_bill_is_read_a_then_an_hour_up_to_b_then_five_minutes_up_to_c() -> No
     """PROVIDERS.md: "read A, 1h-write B−A, 5m-write C−B"."""
     cache = simulator()
     a, b, c, rest = ("a", 2000), ("b", 300), ("c", 50), ("rest", 7)
-    cache.call(TokenRuns([a], markers=(Mark(0, "1h"),)), at=0)
+    cache.call(TokenRuns.given([a], markers=(Mark(0, "1h"),)), at=0)
     marks = (Mark(1, "1h"), Mark(2, "5m"))
-    outcome = cache.call(TokenRuns([a, b, c, rest], markers=marks), at=1)
+    outcome = cache.call(TokenRuns.given([a, b, c, rest], markers=marks), at=1)
     assert (outcome.read, outcome.written, outcome.uncached) == (2000, {"1h": 300, "5m": 50}, 7)
     assert [span.reason for span in outcome.spans] == ["found", "new", "new", "behind_last_marker"]
     # Six minutes later the hour's part is there, the rest is not.
-    outcome = cache.call(TokenRuns([a, b, c, rest], markers=marks), at=400)
+    outcome = cache.call(TokenRuns.given([a, b, c, rest], markers=marks), at=400)
     assert (outcome.read, outcome.written) == (2300, {"5m": 50})
     assert outcome.spans[1].reason == "expired"
 
@@ -153,7 +153,7 @@ def test_a_changed_parameter_invalidates_its_sections_and_what_follows(
     param: str, read: int
 ) -> None:
     def sent(value: bytes) -> TokenRuns:
-        return TokenRuns(
+        return TokenRuns.given(
             [("tools", 2000), ("system", 300), ("q", 50)],
             sections=("tools", "system", "messages"),
             markers=tuple(Mark(at, "5m") for at in range(3)),
@@ -182,20 +182,20 @@ def test_tools_come_before_the_system_prompt() -> None:
 def test_the_automatic_breakpoint_stands_on_the_last_block_that_may_carry_one() -> None:
     cache = simulator()
     kinds = [Kind.TEXT, Kind.TEXT, Kind.THINKING]
-    prompt = TokenRuns([("a", 2000), ("b", 30), ("t", 9)], automatic="5m", kinds=kinds)
+    prompt = TokenRuns.given([("a", 2000), ("b", 30), ("t", 9)], automatic="5m", kinds=kinds)
     outcome = cache.call(prompt, at=0)
     assert (outcome.written, outcome.uncached) == ({"5m": 2030}, 9)
 
 
 def test_the_automatic_breakpoint_on_a_marked_block_is_no_second_one() -> None:
     cache = simulator()
-    prompt = TokenRuns([("a", 2000)], automatic="5m", markers=(Mark(0, "5m"),))
+    prompt = TokenRuns.given([("a", 2000)], automatic="5m", markers=(Mark(0, "5m"),))
     assert cache.call(prompt, at=0).written == {"5m": 2000}
 
 
 def test_a_prompt_without_markers_is_not_cached() -> None:
     cache = simulator()
-    outcome = [cache.call(TokenRuns([("a", 5000)]), at=at) for at in (0, 1)][1]
+    outcome = [cache.call(TokenRuns.given([("a", 5000)]), at=at) for at in (0, 1)][1]
     assert (outcome.read, outcome.uncached, outcome.spans[0].reason) == (0, 5000, "no_marker")
 
 
@@ -257,7 +257,7 @@ def test_unmarked_requests_use_another_cache(provider: str, model: str, wire: st
     """Qwen's two exclude each other; MiniMax's passive one needs no marker."""
     cache = Simulator(catalog.rules(provider, model, wire))
     cache.call(marked([("a", 2048)]), at=0)
-    plain = TokenRuns([("a", 2048)])
+    plain = TokenRuns.given([("a", 2048)])
     assert cache.call(plain, at=1).read == 0
     outcome = cache.call(plain, at=2)
     assert (outcome.read, outcome.written) == (2048, {})

@@ -27,7 +27,7 @@ def conversation(turns: int, *, marks: Sequence[int] = (), implicit: bool = True
         blocks += [(f"q{turn}", 10), (f"a{turn}", 5)]
     del blocks[-1]
     sections: list[Section] = ["system", *["messages"] * (len(blocks) - 1)]  # type: ignore[list-item]
-    return TokenRuns(
+    return TokenRuns.given(
         blocks,
         sections=sections,
         from_model=[at > 0 and at % 2 == 0 for at in range(len(blocks))],
@@ -52,7 +52,7 @@ def test_the_implicit_breakpoint_stands_behind_the_latest_message() -> None:
 def test_what_is_read_is_exact_and_not_rounded() -> None:
     """Written 4,012, then read 4,012 (traces/README.md)."""
     cache = simulator()
-    prompt = TokenRuns([("a", 4012)], automatic="30m")
+    prompt = TokenRuns.given([("a", 4012)], automatic="30m")
     cache.call(prompt, at=0)
     assert cache.call(prompt, at=1).read == 4012
 
@@ -74,7 +74,7 @@ def test_a_run_of_tool_results_ends_once() -> None:
     kinds = [Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT, Kind.TOOL_RESULT]
     model_blocks = (False, True, False, False)
     blocks = [("q", 2000), ("calls", 20), ("one", 300), ("two", 40)]
-    prompt = TokenRuns(blocks, kinds=kinds, from_model=model_blocks, automatic="30m")
+    prompt = TokenRuns.given(blocks, kinds=kinds, from_model=model_blocks, automatic="30m")
     assert list(prompt.turn_ends()) == [3, 0]
     assert simulator().call(prompt, at=0).written == {"30m": 2360}
 
@@ -99,8 +99,8 @@ def test_a_read_needs_a_boundary_in_the_current_request(
 
 def test_an_extended_message_is_not_read() -> None:
     cache = simulator()
-    cache.call(TokenRuns([("a", 2000)], automatic="30m"), at=0)
-    assert cache.call(TokenRuns([("a and more", 2100)], automatic="30m"), at=1).read == 0
+    cache.call(TokenRuns.given([("a", 2000)], automatic="30m"), at=0)
+    assert cache.call(TokenRuns.given([("a and more", 2100)], automatic="30m"), at=1).read == 0
 
 
 def test_the_first_two_and_the_latest_fifty_markers_are_looked_up() -> None:
@@ -133,12 +133,14 @@ def test_explicit_mode_without_markers_caches_nothing() -> None:
 
 @pytest.mark.parametrize("tokens, written", [(1023, {}), (1024, {"30m": 1024})])
 def test_a_write_needs_the_minimum(tokens: int, written: dict[str, int]) -> None:
-    assert simulator().call(TokenRuns([("a", tokens)], automatic="30m"), at=0).written == written
+    assert (
+        simulator().call(TokenRuns.given([("a", tokens)], automatic="30m"), at=0).written == written
+    )
 
 
 def test_a_read_restarts_the_half_hour() -> None:
     cache = simulator()
-    prompt = TokenRuns([("a", 2000)], automatic="30m")
+    prompt = TokenRuns.given([("a", 2000)], automatic="30m")
     cache.call(prompt, at=0)
     assert [cache.call(prompt, at=at).read for at in (1799, 3598)] == [2000, 2000]
     assert cache.call(prompt, at=3598 + 1801).read == 0
@@ -147,6 +149,6 @@ def test_a_read_restarts_the_half_hour() -> None:
 def test_twelve_hours_are_written_for_twelve_hours() -> None:
     cache = simulator()
     marks = (Mark(0, "12h"), Mark(1, "30m"))
-    prompt = TokenRuns([("a", 2000), ("b", 100)], markers=marks)
+    prompt = TokenRuns.given([("a", 2000), ("b", 100)], markers=marks)
     assert cache.call(prompt, at=0).written == {"12h": 2000, "30m": 100}
     assert cache.call(prompt, at=40_000).read == 2000

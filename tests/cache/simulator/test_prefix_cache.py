@@ -103,7 +103,7 @@ def test_the_answer_is_a_unit_inside_a_tool_loop_and_not_after_a_users_turn() ->
     for kind, read in [(Kind.TOOL_RESULT, 1280 + 256), (Kind.TEXT, 1280)]:
         cache = simulator("deepseek", "deepseek-v4-pro")
         cache.call(unmarked([("q", 1280)]), at=0)
-        prompt = TokenRuns(
+        prompt = TokenRuns.given(
             [("q", 1280), ("answer", 256), ("next", 10)],
             from_model=(False, True, False),
             kinds=(Kind.TEXT, Kind.TOOL_CALL, kind),
@@ -133,7 +133,7 @@ def test_cache_keys_separate_calls() -> None:
     cache = simulator("openai", "gpt-4.1")
 
     def keyed(key: bytes) -> TokenRuns:
-        return TokenRuns([("a", 2048)], cache_params={"cache_key": key})
+        return TokenRuns.given([("a", 2048)], cache_params={"cache_key": key})
 
     cache.call(keyed(b"one"), at=0)
     outcome = cache.call(keyed(b"two"), at=1)
@@ -179,12 +179,12 @@ def test_reply_is_read_where_no_reasoning_was_hidden(
     model: str, reasoning: int | None, read: int
 ) -> None:
     cache = simulator("openai", model)
-    cache.call(TokenRuns([("question", 2000)]), at=0, reasoning=reasoning)
+    cache.call(TokenRuns.given([("question", 2000)]), at=0, reasoning=reasoning)
     blocks = [("question", 2000), ("reply", 400), ("more", 100)]
-    following = TokenRuns(blocks, from_model=[False, True, False])
+    following = TokenRuns.given(blocks, from_model=[False, True, False])
     assert cache.predict(following, at=5).read == read
     # The next process knows what became of the reply.
-    saved = cache.save(TokenRuns([("question", 2000)]), SavedCache())
+    saved = cache.save(TokenRuns.given([("question", 2000)]), SavedCache())
     other = simulator("openai", model)
-    other.restore(TokenRuns([("question", 2000)]), saved)
+    other.restore(TokenRuns.given([("question", 2000)]), saved)
     assert other.predict(following, at=5).read == read

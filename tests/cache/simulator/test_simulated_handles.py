@@ -22,7 +22,7 @@ HANDLE = "cachedContents/abc"
 
 
 def held(*more: tuple[str, int]) -> TokenRuns:
-    return TokenRuns([("guide", 50_000), *more], held=1, handle=HANDLE)
+    return TokenRuns.given([("guide", 50_000), *more], held=1, handle=HANDLE)
 
 
 def test_creating_a_handle_is_input_and_calls_read_it() -> None:

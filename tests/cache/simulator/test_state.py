@@ -93,7 +93,7 @@ def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
     prefixes = PrefixTree(most=100)
 
     def add(name: int, at: float) -> None:
-        prompt = TokenRuns([((name, block), 1) for block in range(10)])
+        prompt = TokenRuns.given([((name, block), 1) for block in range(10)])
         match = prefixes.match(prompt, prompt.key)
         prefixes.add(prompt, prompt.key, match, at)
 
@@ -101,15 +101,15 @@ def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
         add(name, name)
         add(0, name)
         assert len(prefixes) <= 100
-    kept = TokenRuns([((0, block), 1) for block in range(10)])
-    gone = TokenRuns([((1, block), 1) for block in range(10)])
+    kept = TokenRuns.given([((0, block), 1) for block in range(10)])
+    gone = TokenRuns.given([((1, block), 1) for block in range(10)])
     assert prefixes.match(kept, kept.key).position == 9
     assert prefixes.match(gone, gone.key).position == -1
 
 
 def test_a_copied_simulator_is_independent() -> None:
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
-    prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
+    prompt = TokenRuns.given([("a", 10_000)], markers=(Mark(0, "5m"),))
     copied = copy.deepcopy(cache)
     copied.call(prompt, at=0.0)
     assert (copied.predict(prompt, at=1.0).read, cache.predict(prompt, at=1.0).read) == (10_000, 0)
@@ -117,7 +117,7 @@ def test_a_copied_simulator_is_independent() -> None:
 
 def test_equal_scopes_of_other_types_are_separate() -> None:
     cache = Simulator(catalog.rules("anthropic", "claude-sonnet-5-5"))
-    prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
+    prompt = TokenRuns.given([("a", 10_000)], markers=(Mark(0, "5m"),))
     cache.call(prompt, at=0.0, scope=1)
     assert [cache.predict(prompt, at=1.0, scope=scope).read for scope in (1, True)] == [10_000, 0]
 

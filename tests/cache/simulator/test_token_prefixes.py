@@ -33,7 +33,7 @@ def token_caches() -> list[CacheRules]:
 
 def prompt(*texts: bytes) -> TokenRuns:
     """A token is a byte."""
-    return TokenRuns([(text, len(text)) for text in texts], texts=texts)
+    return TokenRuns.given([(text, len(text)) for text in texts], texts=texts)
 
 
 def common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
@@ -102,7 +102,7 @@ def test_other_parameters_share_nothing_inside_a_block() -> None:
 
     def keyed(end: bytes, key: bytes) -> TokenRuns:
         text = TEXT + end
-        return TokenRuns([(text, len(text))], texts=[text], cache_params={"cache_key": key})
+        return TokenRuns.given([(text, len(text))], texts=[text], cache_params={"cache_key": key})
 
     simulator.call(keyed(b"a", b"one"), at=0)
     assert simulator.predict(keyed(b"b", b"two"), at=1).read == 0
@@ -163,7 +163,9 @@ def test_a_turn_reads_the_bytes_of_new_blocks_only() -> None:
     for turn in range(1, 300):
         run = texts[:turn]
         Counted.looked = 0
-        simulator.call(Counted([(text, len(text)) for text in run], texts=run), at=float(turn))
+        simulator.call(
+            Counted.given([(text, len(text)) for text in run], texts=run), at=float(turn)
+        )
         assert Counted.looked <= 2
 
 

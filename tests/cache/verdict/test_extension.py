@@ -11,10 +11,9 @@ from support.planted import PLACES, body, spec, split
 from anaphora import catalog
 from anaphora.cache.sent_call import updated_bills
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.prefixes import simulate_extension
 from anaphora.cache.simulator.simulator import made_call
 from anaphora.cache.verdict import SentCall
-from anaphora.cache.verdict.prediction import _simulate_pair
+from anaphora.cache.verdict.prediction import _simulate_pair, simulate_extension
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
 from anaphora.values import Usage

@@ -13,7 +13,7 @@ from anaphora import errors
 from anaphora.client.config import LimitsConfig
 from anaphora.client.limits import Limiter, ModelLane
 from anaphora.client.limits.windows import StatedLimit
-from anaphora.wire.ratelimits import RemainingLimit
+from anaphora.wire.response_headers import RemainingLimit
 
 NOW = 1_794_744_000.0  # 2026-11-15T12:00:00Z
 

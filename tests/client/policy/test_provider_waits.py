@@ -10,8 +10,7 @@ import pytest
 from support.tables import each_row
 
 from anaphora import errors, wire
-from anaphora.wire.errors import reset_after, seconds_until
-from anaphora.wire.ratelimits import RemainingLimit, read_limits
+from anaphora.wire.response_headers import RemainingLimit, read_limits, reset_after, seconds_until
 
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 AT = NOW.timestamp()

@@ -16,7 +16,8 @@ from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
 
 from anaphora.client.transport.connections import Connections
-from anaphora.client.transport.over_aiohttp import PIECE, AiohttpTransport
+from anaphora.client.transport.exchange import PIECE
+from anaphora.client.transport.over_aiohttp import AiohttpTransport
 
 
 async def ask(transport: AiohttpTransport, request: object) -> bytes:
@@ -154,7 +155,7 @@ async def narrow_and_late(
 def test_slow_reading_server_gets_the_whole_body(size: int) -> None:
     async def main() -> None:
         transport = AiohttpTransport()
-        transport._connections = NarrowConnections(None, None, 8)
+        transport._connections = NarrowConnections(None, 8)
         async with raw_server(narrow_and_late) as server:
             body = random.Random(size).randbytes(size)
             # The answer's time does not run while the request is still being taken.

@@ -18,8 +18,8 @@ from yarl import URL
 import anaphora
 from anaphora import errors
 from anaphora.client.config.secrets import Secret, SecretHeaders
-from anaphora.client.transport.connections import UrlRoute
 from anaphora.client.transport.errors import read_proxy, read_url
+from anaphora.client.transport.over_aiohttp import UrlRoute
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from support.forward_proxy import forward_proxy
 from support.http_requests import outgoing
 from support.raw_server import RawServer, answering, raw_server, reply
 from support.tables import each_row
+from support.waiting import until
 
 import anaphora
 from anaphora import errors
@@ -298,8 +299,7 @@ def test_cancelling_closes_the_connection(where: str) -> None:
 
             task = asyncio.create_task(call())
             await reached.wait()
-            while not server.requests:  # noqa: ASYNC110 - the server's doing
-                await asyncio.sleep(0.001)
+            await until(lambda: server.requests, "the request arrives")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -8,20 +8,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.daemon.nodes import directory, generations
-from anaphora.daemon.nodes.changes import ChangeFeed
-from anaphora.daemon.nodes.membership import check_token_key
+from anaphora.daemon.nodes.membership import ChangeFeed, check_token_key
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import connect
 from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
-
-SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -35,12 +33,6 @@ async def opened(url: str) -> AsyncIterator[Lane]:
         yield lane
     finally:
         await lane.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def test_generations_are_numbered_and_the_same_text_is_no_new_one(database_url: str) -> None:
@@ -100,24 +92,24 @@ def test_changes_arrive_by_notification_and_by_looking(database_url: str) -> Non
             feed = ChangeFeed(lane.address, {name: handler(name) for name in names})
             running = asyncio.create_task(feed.run())
             try:
-                await eventually(lambda: len(seen) == 3)
+                await until(lambda: len(seen) == 3)
                 assert seen == list(names)  # once each when it starts
                 await generations.apply(lane, "a: {}\n", by="x")
-                await eventually(lambda: seen[3:] == ["grant_generations"])
+                await until(lambda: seen[3:] == ["grant_generations"])
                 await lane.execute(
                     "INSERT INTO tokens (id, app, digest, created) VALUES ('t', 'a', '', 0)"
                 )
-                await eventually(lambda: seen[4:] == ["tokens"])
+                await until(lambda: seen[4:] == ["tokens"])
                 # Without its notification, which a new connection would not have had.
                 await lane.execute("UPDATE changes SET version = version + 1 WHERE name = 'tokens'")
-                await eventually(lambda: seen[5:] == ["tokens"])
+                await until(lambda: seen[5:] == ["tokens"])
                 # The feed connects again by itself, and reads all again.
                 await lane.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE application_name = 'anaphora changes'"
                 )
                 await lane.execute("INSERT INTO drains (node) VALUES ('node-1')")
-                await eventually(lambda: seen[6:9] == list(names))
+                await until(lambda: seen[6:9] == list(names))
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -141,7 +133,7 @@ def test_a_handler_that_fails_is_called_again(
 
             running = asyncio.create_task(ChangeFeed(lane.address, {"tokens": handler}).run())
             try:
-                await eventually(lambda: bool(done))
+                await until(lambda: bool(done))
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)

@@ -11,14 +11,15 @@ import httpx
 import pytest
 from support.daemon import GRANT, TestedDaemon
 from support.nodes import running_nodes
-from support.servers import PostgresServer, wait_until
+from support.servers import PostgresServer
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 #: Seconds until a client gives up: several times what a read of the store may take, and less than
 #: a report may.
-PATIENCE = 20.0
+CLIENT_SECONDS = 20.0
 STORED = {**GRANT, "llm": {**GRANT["llm"], "allow": ["stored_responses"]}}
 
 
@@ -35,7 +36,7 @@ def node(
 
 def request(node: TestedDaemon, method: str, path: str, **options: Any) -> httpx.Response:
     headers = options.pop("headers", node.headers())
-    with httpx.Client(base_url=node.url, headers=headers, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=node.url, headers=headers, timeout=CLIENT_SECONDS) as client:
         return client.request(method, path, **options)
 
 
@@ -73,7 +74,7 @@ def test_first_reads_of_spend_are_refused(
     params = {"app": "demo"}
     message = {"jsonrpc": "2.0", "id": 1, "method": "admin.grants.check", "params": params}
     with node.socket_client() as owner:
-        owner.timeout = httpx.Timeout(PATIENCE)
+        owner.timeout = httpx.Timeout(CLIENT_SECONDS)
         assert "result" in owner.post("/rpc", json=message).json()
         postgres_server.pause()
         error = owner.post("/rpc", json=message).json()["error"]

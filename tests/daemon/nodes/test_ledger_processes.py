@@ -9,6 +9,7 @@ from pathlib import Path
 from support.ledgers import an_app, memory_folder
 from support.node_ledgers import LedgerNodes
 from support.servers import PostgresServer, RedisServer
+from support.waiting import until
 
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Spent
@@ -16,7 +17,7 @@ from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.postgres.address import PostgresAddress
 
 
-def test_thirty_kills_of_nodes_under_load(
+def test_twelve_kills_of_nodes_under_load(
     postgres_server: PostgresServer, database_url: str, redis_server: RedisServer, redis_url: str
 ) -> None:
     """Kills, pauses, restarts of PostgreSQL, losses of Redis, skewed clocks, midnights and ends of
@@ -24,14 +25,14 @@ def test_thirty_kills_of_nodes_under_load(
     assert redis_url == redis_server.url
     with memory_folder() as folder:
         nodes = LedgerNodes(folder, postgres_server, database_url, redis_server, seed=21)
-        outcome = asyncio.run(nodes.run(30))
-    assert outcome.kills >= 30
+        outcome = asyncio.run(nodes.run(12))
+    assert outcome.kills >= 12
     assert outcome.woken == 2
     assert outcome.pauses == outcome.postgres_losses == outcome.redis_losses == 3
     assert outcome.days > 3
     # Limits were reached, PostgreSQL was missed, nodes were swept, and much was settled.
     assert min(outcome.refused, outcome.unavailable, outcome.at_bound) > 0
-    assert outcome.settled > 300
+    assert outcome.settled > 150
 
 
 def test_large_batches_cost_in_proportion_to_their_size(database_url: str, tmp_path: Path) -> None:
@@ -50,10 +51,13 @@ def test_large_batches_cost_in_proportion_to_their_size(database_url: str, tmp_p
             holds += await asyncio.gather(*some)
         for hold in holds:
             hold.settle_later(7, "billed", labels={"rules": 3})
+
         # On a busy machine a write may take longer than the store waits for it: it is written again.
-        async with asyncio.timeout(60):
-            while (spent := await ledger.spent("shop")).held:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        async def settled() -> bool:
+            return not (await ledger.spent("shop")).held
+
+        await until(settled, "nothing is held")
+        spent = await ledger.spent("shop")
         await store.close()
         return spent
 

@@ -11,12 +11,13 @@ from support.audit_logs import envelope
 from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node
 from support.postgres_logs import execute
-from support.servers import PostgresServer, wait_until
+from support.servers import PostgresServer
+from support.waiting import wait_until
 
 from anaphora.audit import AuditEnvelope, rows, verify
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import VerifiedChains
-from anaphora.daemon.audit_place import audit_place
+from anaphora.daemon.audit import audit_place
 from anaphora.daemon.home import Home
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.store.postgres import PostgresStore
@@ -108,13 +109,11 @@ def test_a_node_that_was_taken_for_dead_goes_on_in_a_new_chain(
         assert keeper is not None
         assert keeper._task is not None
         first.daemon._loop.call_soon_threadsafe(keeper._task.cancel)  # it beats no more
-        wait_until(
-            lambda: ("node-1", "dead", 3) in chains(log), "the other node closes its chain", 30
-        )
+        wait_until(lambda: ("node-1", "dead", 3) in chains(log), "the other node closes its chain")
         assert log.row(1, 3) is not None
         made.append(call(first))
         assert store.node_id > before
-        wait_until(lambda: len(call_ids(log)) == 3, "its rows go into a new chain", 30)
+        wait_until(lambda: len(call_ids(log)) == 3, "its rows go into a new chain")
     found = chains(log)
     assert found[0] == ("node-1", "dead", 3)
     assert found[1][:2] == ("node-2", "stopped")
@@ -151,9 +150,9 @@ def test_answers_do_not_wait_for_the_audit_log(
         postgres_server.stop()
         audit.append(envelope(1, call_id="late"))  # as the end of a stream that was under way does
         call(node, status=503)
-        wait_until(lambda: audit.failing, "the log reports it", 30)
+        wait_until(lambda: audit.failing, "the log reports it")
         postgres_server.start()
-        wait_until(lambda: not audit.failing, "the rows are written", 30)
+        wait_until(lambda: not audit.failing, "the rows are written")
         audit.flush(30)
     assert "late" in call_ids(log)
     assert [state for _, state, _ in chains(log)].count("open") == 0

@@ -15,8 +15,9 @@ import pytest
 from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node, running_nodes
 from support.postgres_logs import execute
-from support.servers import PostgresServer, wait_until
+from support.servers import PostgresServer
 from support.ui import COOKIE, Viewer, viewer
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
@@ -90,7 +91,7 @@ class Events:
             self.ended.set()
 
     def wait(self) -> None:
-        assert self.ended.wait(30), "the page is still open"
+        assert self.ended.wait(PATIENCE), "the page is still open"
         self._thread.join()
         self._client.close()
 
@@ -120,10 +121,10 @@ def test_an_open_page_shows_a_call_of_another_node_soon(
     viewers[1].log_in(nodes[1].token(ADMIN))
     viewers[1].until("/ui/audit", "Hash chain")
     page = Events(viewers[1], "audit")
-    wait_until(lambda: "fragment" in page.text, "the page is live", 30)
+    wait_until(lambda: "fragment" in page.text, "the page is live")
     began = time.monotonic()
     id = call(nodes[0]).headers["anaphora-request-id"]
-    wait_until(lambda: id in page.text, "the call is shown", 30)
+    wait_until(lambda: id in page.text, "the call is shown")
     print(f"a call of another node was shown after {time.monotonic() - began:.2f} s")
     log_out(viewers[1])
     page.wait()
@@ -166,7 +167,7 @@ def test_a_logout_ends_the_session_and_its_open_pages_on_every_node(
     with viewer(nodes[1]) as another:
         another.log_in(nodes[1].token(ADMIN))
         page = Events(second, "audit")
-        wait_until(lambda: "fragment" in page.text, "the page is live", 30)
+        wait_until(lambda: "fragment" in page.text, "the page is live")
         second.until("/ui/session", "Log out")
         log_out(first, **({"everywhere": "yes"} if everywhere else {}))
         page.wait()
@@ -190,13 +191,15 @@ def test_a_revoked_token_ends_its_sessions_on_every_node(
     first, second = viewers
     daemon = nodes[0].daemon
     directory = daemon.services.directory
-    made = asyncio.run_coroutine_threadsafe(directory.create_token("demo"), daemon._loop).result(30)
+    made = asyncio.run_coroutine_threadsafe(directory.create_token("demo"), daemon._loop).result(
+        PATIENCE
+    )
     first.log_in(made.token.reveal())
     carry(first, second)
     page = Events(second, "")
-    wait_until(lambda: "fragment" in page.text, "the page is live", 30)
+    wait_until(lambda: "fragment" in page.text, "the page is live")
     revoke = directory.revoke_token(made.row.id)
-    asyncio.run_coroutine_threadsafe(revoke, daemon._loop).result(30)
+    asyncio.run_coroutine_threadsafe(revoke, daemon._loop).result(PATIENCE)
     page.wait()
     assert not first.is_logged_in()
     assert not second.is_logged_in()
@@ -284,7 +287,7 @@ def test_a_login_survives_the_restart_of_a_node_and_not_the_loss_of_postgresql(
         assert database_url.rpartition("=")[2] not in answer.text, "nor is its address shown"
         assert one.log_in(node.token(ADMIN)).status_code == 503
         postgres_server.start()
-        wait_until(one.is_logged_in, "the session is found again", 30)
+        wait_until(one.is_logged_in, "the session is found again")
 
 
 def test_the_audit_page_verifies_the_chains_of_all_nodes(

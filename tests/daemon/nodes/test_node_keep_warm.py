@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node, running_nodes
-from support.warm_daemon import MINUTE, SOON, Conversation, Provider, WarmDaemon, grant
+from support.waiting import PATIENCE, wait_until
+from support.warm_daemon import MINUTE, Conversation, Provider, WarmDaemon, grant
 
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.emulator.server import Emulator
@@ -50,7 +51,7 @@ def shifted(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> Shifted:
 def refreshed_usd(node: WarmDaemon) -> Decimal:
     """What all refreshes have cost, by the ledger."""
     reading = ledger_of(node.daemon).store.spend(("label",))
-    found = asyncio.run_coroutine_threadsafe(reading, node.daemon.daemon._loop).result(SOON)
+    found = asyncio.run_coroutine_threadsafe(reading, node.daemon.daemon._loop).result(PATIENCE)
     return Decimal(sum(row.billed for row in found if row.label == "keep_warm")) / 10**9
 
 
@@ -112,13 +113,6 @@ def two_nodes(
         yield [shifted.node(node) for node in nodes]
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-
-
 def kept_bytes(node: WarmDaemon) -> int:
     refresher = node.daemon.daemon.services.calls._refresher
     assert refresher is not None
@@ -131,7 +125,7 @@ def test_late_news_of_an_earlier_call_changes_nothing(
     """Otherwise no node would refresh the conversation."""
     with two_nodes(shifted, tmp_path, emu, database_url, redis_url) as (_, node):
         Conversation(node).converse(7, 7, 7)
-        eventually(lambda: kept_bytes(node) > 0)
+        wait_until(lambda: kept_bytes(node) > 0)
         refresher = node.daemon.daemon.services.calls._refresher
         assert refresher is not None
         (conversation,) = refresher._conversations
@@ -142,7 +136,7 @@ def test_late_news_of_an_earlier_call_changes_nothing(
 
         for age, is_kept in ((60.0, True), (0.0, False)):
             heard = asyncio.run_coroutine_threadsafe(hear(age), node.daemon.daemon._loop)
-            heard.result(SOON)
+            heard.result(PATIENCE)
             assert (kept_bytes(node) > 0) is is_kept
 
 
@@ -155,8 +149,8 @@ def test_the_node_of_the_last_call_refreshes(
         assert kept_bytes(first)
         chat.warm = second
         chat.send()
-        eventually(lambda: kept_bytes(second) > 0)
-        eventually(lambda: kept_bytes(first) == 0)
+        wait_until(lambda: kept_bytes(second) > 0)
+        wait_until(lambda: kept_bytes(first) == 0)
         before = len(first.refreshes())
         first.wait(7 * MINUTE)
         assert len(first.refreshes()) == before

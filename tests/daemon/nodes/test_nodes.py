@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from support.daemon import GRANT, TestedDaemon
 from support.nodes import create_node_homes, node_yaml, running_node, running_nodes
 from support.servers import PostgresServer, RedisServer
 from support.ui import viewer
+from support.waiting import wait_until
 
 from anaphora import emulator
 from anaphora.client.config.secrets import Secret
@@ -59,14 +59,6 @@ def nodes(
         store_password={"secret": "PROVIDER_KEY"},
     ) as nodes:
         yield nodes
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-    return value
 
 
 def administrate(node: TestedDaemon, method: str, /, **params: Any) -> Any:
@@ -134,7 +126,7 @@ def test_a_token_is_valid_on_every_node_and_revoked_on_every_node(
     assert [status(node, "other") for node in nodes] == [401, 401]
     created = administrate(second, "admin.apps.add", app="other")
     with first.client(None, headers={"x-api-key": created["token"]}) as client:
-        eventually(lambda: client.post("/v1/messages", json=MESSAGE).status_code == 200)
+        wait_until(lambda: client.post("/v1/messages", json=MESSAGE).status_code == 200)
 
 
 def test_an_overlap_ends_on_every_node(nodes: list[TestedDaemon]) -> None:
@@ -165,21 +157,21 @@ def test_grants_are_applied_on_every_node(nodes: list[TestedDaemon]) -> None:
     text = msgspec.json.encode(changed).decode()
     applied = administrate(second, "admin.grants.apply", text=text, by="alice")
     assert (applied["generation"], applied["new"]) == (2, True)
-    eventually(lambda: granted(first) == granted(second) == 7.0)
+    wait_until(lambda: granted(first) == granted(second) == 7.0)
     # Both files differ now; the stored generation is served.
     for node in nodes:
-        eventually(partial(has_problems, node))
+        wait_until(partial(has_problems, node))
         code, body = ready(node)
         assert code == 200
         assert "extensions.yaml: differs from generation 2" in body["problems"][0]
-        eventually(partial(logs, node, "differs from generation 2"))
+        wait_until(partial(logs, node, "differs from generation 2"))
     # A change of the file changes nothing but the report.
     (first.home / "extensions.yaml").write_text(text)
-    eventually(lambda: not has_problems(first))
+    wait_until(lambda: not has_problems(first))
     (first.home / "extensions.yaml").write_text("{}")
-    eventually(partial(has_problems, first))
+    wait_until(partial(has_problems, first))
     assert status(first) == 200
-    listed = eventually(lambda: listed_with(first, generation=2))
+    listed = wait_until(lambda: listed_with(first, generation=2))
     assert [row["name"] for row in listed] == ["node-1", "node-2"]
     assert {row["state"] for row in listed} == {"alive"}
     assert listed[1]["report"]["address"] == second.url
@@ -191,7 +183,7 @@ def test_a_drained_node_finishes_its_streams(
     first, second = nodes
     with streaming(second) as lines:
         administrate(first, "admin.nodes.drain", node="node-2")
-        eventually(lambda: ready(second)[0] == 503)
+        wait_until(lambda: ready(second)[0] == 503)
         assert ready(second)[1]["status"] == "draining"
         assert ready(first)[0] == 200
         # Balancers have not noticed yet.
@@ -208,7 +200,7 @@ def test_a_drained_node_finishes_its_streams(
         assert "event: message_stop" in list(lines)
     # An administrator still reaches it.
     administrate(second, "admin.nodes.drain", node="node-2", undo=True)
-    eventually(lambda: ready(second)[0] == 200)
+    wait_until(lambda: ready(second)[0] == 200)
     assert status(second) == 200
 
 
@@ -221,12 +213,12 @@ def test_a_generation_that_the_store_has_lost_stays_in_force(
         narrow = {"demo": {**GRANT, "llm": {**GRANT["llm"], "models": ["claude-*"]}}}
         text = msgspec.json.encode(narrow).decode()
         administrate(node, "admin.grants.apply", text=text)
-        eventually(partial(has_problems, node))
+        wait_until(partial(has_problems, node))
         postgres_server.execute(
             "DELETE FROM anaphora.grant_generations WHERE number = 2", database_url
         )
         outdated = "the store holds generation 1 of the grants, older than 2"
-        problems = eventually(
+        problems = wait_until(
             lambda: found if outdated in str(found := ready(node)[1].get("problems")) else None
         )
         assert "differs from generation 2" in str(problems)
@@ -241,7 +233,7 @@ def test_a_generation_that_the_store_has_lost_stays_in_force(
             ui.log_in(node.token("demo"))
             assert "generation" not in ui.get("/ui").text
         assert administrate(node, "admin.grants.apply", text=text)["generation"] == 2
-        eventually(lambda: outdated not in str(ready(node)))
+        wait_until(lambda: outdated not in str(ready(node)))
 
 
 def test_a_token_that_is_revoked_while_postgres_is_gone(
@@ -257,7 +249,7 @@ def test_a_token_that_is_revoked_while_postgres_is_gone(
         assert status(node) == 401
         postgres_server.start()
         unrevoked = "SELECT 1 FROM anaphora.tokens WHERE app = 'demo' AND revoked IS NULL"
-        eventually(lambda: not postgres_server.execute(unrevoked, database_url))
+        wait_until(lambda: not postgres_server.execute(unrevoked, database_url))
 
 
 @pytest.mark.long
@@ -277,14 +269,14 @@ def test_rates_are_counted_over_all_nodes_and_on_each_without_redis(
         assert [status(first), status(second), status(first), status(second)] == [200] * 4
         assert [status(first), status(second)] == [429, 429]
         redis_server.kill()
-        eventually(lambda: all(map(knows_two, nodes)))
+        wait_until(lambda: all(map(knows_two, nodes)))
         # Each node has its share of the limit.
         assert [status(first, "other") for _ in range(3)] == [200, 200, 429]
         assert [status(second, "other") for _ in range(3)] == [200, 200, 429]
         assert "limits are counted on each node alone" in str(ready(first))
         assert ready(first)[0] == 200
         redis_server.start()
-        eventually(lambda: not any(map(has_problems, nodes)))
+        wait_until(lambda: not any(map(has_problems, nodes)))
 
 
 @pytest.mark.long
@@ -293,7 +285,7 @@ def test_without_shared_state_each_node_has_its_share_of_a_rate(
 ) -> None:
     limited = {**GRANT, "llm": {**GRANT["llm"], "requests_per_minute": 4}}
     with running_nodes(tmp_path, emu, database_url, extensions={"demo": limited}) as nodes:
-        eventually(lambda: all(map(knows_two, nodes)))
+        wait_until(lambda: all(map(knows_two, nodes)))
         for node in nodes:
             assert [status(node) for _ in range(3)] == [200, 200, 429]
 
@@ -358,14 +350,14 @@ def test_without_postgres_new_calls_get_a_503_and_streams_end_normally(
             assert "event: message_stop" in list(lines)
         postgres_server.start()
         # It recovers by itself, without a call.
-        eventually(lambda: ready(node)[0] == 200)
+        wait_until(lambda: ready(node)[0] == 200)
         assert status(node) == 200
         metrics = page(node, "/metrics")
         assert "anaphora_daemon_store_available 1.0" in metrics
         assert "anaphora_daemon_grants_generation 1.0" in metrics
         assert 'anaphora_daemon_spent_usd{app="demo",period="today"}' in metrics
         spent = administrate(node, "admin.grants.check", app="demo")
-        eventually(lambda: administrate(node, "admin.grants.check", app="demo")["held"] == "0.00")
+        wait_until(lambda: administrate(node, "admin.grants.check", app="demo")["held"] == "0.00")
         assert float(spent["spent_today"]) > 0
         calls = postgres_server.execute(
             "SELECT kind, count(*) FROM anaphora.entries GROUP BY kind", database_url

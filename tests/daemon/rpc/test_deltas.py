@@ -7,7 +7,7 @@ from typing import Any
 
 from support.tables import each_row
 
-from anaphora.daemon.rpc.deltas import DeltaWriter
+from anaphora.daemon.rpc.completion import DeltaWriter
 from anaphora.values import (
     Event,
     PartEnd,

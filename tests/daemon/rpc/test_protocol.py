@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from support.tables import each_row
 
 from anaphora import errors
-from anaphora.daemon.rpc.codes import RpcError, error_of
 from anaphora.daemon.rpc.protocol import (
     InvalidMessage,
     RpcBatch,
+    RpcError,
     RpcRequest,
+    error_of,
     key_of,
     read_message,
     write_batch,

@@ -20,6 +20,7 @@ import pytest
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.dashboard_data import HOSTILE_NAMES, filled_daemon, hostile_calls, varied_calls
 from support.ui import Markup, Viewer, viewer
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.dashboard.pages.apps import AppsPage
@@ -198,9 +199,7 @@ def test_corrections_are_shown_to_administrators(
             result: dict[str, Any] = admin.post("/rpc", json=message).json()["result"]
         return result
 
-    while not (found := rpc("admin.spend.entries")["entries"]):  # settled behind the answer
-        time.sleep(0.01)
-    [entry] = found
+    [entry] = wait_until(lambda: rpc("admin.spend.entries")["entries"], "the call is settled")
     rpc("admin.spend.correct", entry=entry["id"], usd="7", reason="<b>the invoice</b>")
     page = writer.get("/ui/apps/demo").text
     assert "<b>the" not in page

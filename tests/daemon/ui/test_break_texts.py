@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.ui import Viewer, viewer
+from support.waiting import wait_until
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
@@ -55,8 +55,8 @@ def set_show_text(daemon: TestedDaemon, shown: bool) -> None:
     content["daemon"]["ui"] = {"show_text": shown}
     file.write_text(yaml.safe_dump(content))
     daemon.daemon.hang_up()
-    while daemon.daemon.services.calls.texts.allowed != shown:
-        time.sleep(0.01)
+    texts = daemon.daemon.services.calls.texts
+    wait_until(lambda: texts.allowed == shown, "the changed file is used")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anaphora.daemon.ui.page_queue import PageQueue
+from anaphora.daemon.ui.service import PageQueue
 from anaphora.errors import Overloaded
 from anaphora.serving.exchange import CompleteResponse
 

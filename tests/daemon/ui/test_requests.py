@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.ui import Markup, Viewer, viewer
+from support.waiting import PATIENCE
 
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
@@ -214,7 +215,7 @@ def test_stop_does_not_wait_for_open_pages(running_emulator: Emulator, tmp_path:
         import httpx
 
         with (
-            httpx.Client(base_url=url, timeout=20) as client,
+            httpx.Client(base_url=url, timeout=PATIENCE) as client,
             client.stream("GET", "/ui/events?page=apps", headers={"cookie": cookie}) as stream,
         ):
             pieces = stream.iter_raw()
@@ -231,8 +232,8 @@ def test_stop_does_not_wait_for_open_pages(running_emulator: Emulator, tmp_path:
         cookie = f"anaphora_ui={ui.cookie}"
         thread = threading.Thread(target=watch, args=(daemon.url, cookie), daemon=True)
         thread.start()
-        assert opened.wait(20)
-    assert ended.wait(20)
+        assert opened.wait(PATIENCE)
+    assert ended.wait(PATIENCE)
     thread.join()
     messages = [line["message"] for line in daemon.log_lines()]
     assert "stopping when running calls have ended" in messages

@@ -13,17 +13,16 @@ from support.browser import Chromium, Tab, needs_chromium
 from support.dashboard_data import BIDI, varied_calls
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.blocks import BlocksPage
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.pages.overview import OverviewPage
+from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import Page, Section, Site
 from anaphora.dashboard.values import ShownCall
 from anaphora.errors import Upstream
-from anaphora.serving.app import ServedApp
+from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import running
 
 pytestmark = needs_chromium
@@ -35,7 +34,7 @@ class ServedPages:
     """The pages of calls in memory at a real server."""
 
     def __init__(self) -> None:
-        self.source = MemorySource()
+        self.source = MemoryCalls()
         self.allowed = True
         self.added = 0
         pages: dict[str, Page] = {

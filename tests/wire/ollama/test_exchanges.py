@@ -114,7 +114,7 @@ def test_stream_lines_as_events(name: str) -> None:
 
 def test_a_difference_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself can fail: without the rules, what they overlook is a change with a path."""
-    monkeypatch.setitem(RULES, "ollama", WireRules({}, {}))
+    monkeypatch.setitem(RULES, "ollama", WireRules("ollama", {}, {}))
     assert check(exchange("streamed_by_default")).changed == "$.stream"
     assert check(exchange("unload")).changed == "$.messages"
     assert check(exchange("older_server")).lost == "$.done_reason"

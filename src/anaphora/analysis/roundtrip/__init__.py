@@ -151,6 +151,7 @@ def difference(one: Any, two: Any, path: str = "$") -> str:
 
 
 class WireRules(NamedTuple):
+    wire: str
     request: Rules
     reply: Rules
     for_dialect: Callable[[Dialect], Rules] = lambda _: {}

@@ -110,6 +110,7 @@ def _sign(where: str) -> Edit:
 
 
 _ANTHROPIC = WireRules(
+    wire="anthropic",
     request={
         _NULLS: [drop_nulls()],
         _UNSIGNED: [_sign("messages[].content[]")],
@@ -208,6 +209,7 @@ def _host_fields(row: Dialect) -> Rules:
 
 
 _OPENAI_CHAT = WireRules(
+    wire="openai_chat",
     request={
         _NULLS: [drop_nulls()],
         "text content is a list with one text part": [_text_as_list("messages[]", "content")],
@@ -328,6 +330,7 @@ def _identify_calls(body: Body) -> None:
 
 
 _OPENAI_RESPONSES = WireRules(
+    wire="openai_responses",
     request={
         # Inside an item a null may be required.
         "null means the same as a missing option": [
@@ -448,6 +451,7 @@ _UNCHECKED = drop("|".join(_PARTS), thoughtSignature="skip_thought_signature_val
 )
 
 _GEMINI = WireRules(
+    wire="gemini",
     request={
         "snake_case is camelCase": [Edit("", _camel_case)],
         _NULLS: [_GEMINI_NULLS],
@@ -529,6 +533,7 @@ def _message_rules(messages: str) -> Rules:
 
 
 _OLLAMA = WireRules(
+    wire="ollama",
     request={
         _NULLS: [drop_nulls()],
         "a reply is streamed by default": [fill("", stream=True)],
@@ -562,11 +567,7 @@ _OLLAMA = WireRules(
 )
 
 RULES = {
-    "anthropic": _ANTHROPIC,
-    "openai_chat": _OPENAI_CHAT,
-    "openai_responses": _OPENAI_RESPONSES,
-    "gemini": _GEMINI,
-    "ollama": _OLLAMA,
+    rules.wire: rules for rules in (_ANTHROPIC, _OPENAI_CHAT, _OPENAI_RESPONSES, _GEMINI, _OLLAMA)
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.replay import Replay, in_order
-from anaphora.analysis.trace.sent_blocks import CallPrompt, SentBlocks
+from anaphora.analysis.trace.sent_blocks import SentBlocks
 from anaphora.cache.simulator.prefix_tree import PrefixTree
 from anaphora.cache.simulator.view import lookback_steps
 from anaphora.cache.verdict.judgement import NEARLY
@@ -190,7 +190,7 @@ class _SentPrompts:
 
     def add(self, prompt: SentBlocks, when: float | None) -> int:
         """Adds a call; how many leading blocks some call has sent before."""
-        view = CallPrompt(prompt, markers=(), automatic=None, cache_params={})
+        view = prompt.prompt()
         match = self._tree.match(view, view.key)
         # Where the time is not known, it may be any.
         self._tree.add(view, view.key, match, math.inf if when is None else when)

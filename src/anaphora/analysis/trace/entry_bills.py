@@ -10,8 +10,7 @@ from statistics import median_low
 
 import msgspec
 
-from anaphora.cache.bill_errors import BillErrors, BillRange
-from anaphora.cache.read_history import ReadHistory, Shortfall
+from anaphora.cache.read_history import BillErrors, BillRange, ReadHistory, Shortfall
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.catalog import CacheRules
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from anaphora.cache.bill_errors import BillRange
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.read_history import ReadClass, read_class
-from anaphora.cache.simulator import Chance, Outcome, Simulator
+from anaphora.cache.read_history import BillRange, ReadClass, read_class
+from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.catalog.names import GATEWAYS
 
@@ -27,7 +26,6 @@ from .format import Trace, TraceCall, TraceUsage
 from .prompts import is_marked, left_by
 from .read_candidates import CallSituation
 from .replay import Replay, in_order
-from .sent_blocks import CallPrompt
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +108,7 @@ class _PlayedCall(NamedTuple):
     account: Account
     simulator: Simulator
     params: dict[str, bytes]
-    prompt: CallPrompt
+    prompt: TokenRuns
     idle: float | None
     since: float | None
     """Seconds since the previous call of the conversation, or else of the entry."""
@@ -308,7 +306,7 @@ class Predictor:
         self,
         simulator: Simulator,
         account: Account,
-        prompt: CallPrompt,
+        prompt: TokenRuns,
         at: float,
         idle: float | None,
     ) -> tuple[Outcome, Outcome | None, Outcome]:

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.lifetime import ttl_seconds
-from anaphora.cache.simulator import Mark, Simulator
+from anaphora.cache.sent_call import ttl_seconds
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered.media import Size
@@ -24,7 +24,7 @@ from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall
 from .read_candidates import CallKind, CallSituation, ConversationReads
-from .sent_blocks import CallPrompt, SentBlocks
+from .sent_blocks import SentBlocks
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
@@ -155,7 +155,7 @@ class SentPrompts:
     def situation(
         self,
         call: TraceCall,
-        prompt: CallPrompt,
+        prompt: TokenRuns,
         simulator: Simulator,
         idle: float | None,
         *,
@@ -208,7 +208,7 @@ class SentPrompts:
         sent.count(account.lengths(self.trace.group), account.scale.per_token)
         return sent
 
-    def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> CallPrompt:
+    def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> TokenRuns:
         """Where no markers are recorded, one is assumed behind the last message, and one before the
         messages; on a beginning that is not recorded once a bill has shown it."""
         rules = self.rules
@@ -217,8 +217,7 @@ class SentPrompts:
             account.lengths(self.trace.group)[key] = self.begun.lead.shared
         sent = self._counted(call, account)
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
-        return CallPrompt(
-            sent,
+        return sent.prompt(
             markers=self._markers(call, sent) if marked else (),
             automatic=_automatic(call, rules),
             cache_params=params,

@@ -6,16 +6,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from anaphora.cache.simulator import Chance, Outcome, Simulator
+from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
 from anaphora.rendered.media import Size
 from anaphora.tokens import bytes_in, tokens_in
 
-from .account import Account
+from .account import Account, TextBytes
 from .blocks import TraceBlock
 from .format import TraceCall, TraceUsage
 from .prompts import SentPrompts
-from .sent_blocks import CallPrompt
-from .token_scale import TextBytes
 
 #: The tokens of a reply that is sent back are those of its output when they fit its text by this
 #: factor; otherwise a part of it was not sent, or its output is not the whole count.
@@ -66,7 +64,7 @@ class Replay(SentPrompts):
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
     def chances(
-        self, call: TraceCall, prompt: CallPrompt, account: Account, simulator: Simulator, at: float
+        self, call: TraceCall, prompt: TokenRuns, account: Account, simulator: Simulator, at: float
     ) -> tuple[Chance, ...]:
         """The other outcomes that a call may have, and how often."""
         chances = simulator.chances(prompt, at=at)
@@ -107,7 +105,7 @@ class Replay(SentPrompts):
             account.early_reads.latest |= {self.trace.group: read} if early else {}
 
     def learn_lifetime(
-        self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
+        self, read: int, prompt: TokenRuns, alive: Outcome, account: Account, idle: float
     ) -> None:
         """Learns whether what the last call left could still be read; `alive` is the outcome if it
         could. Others may have used the beginning since, so that a read of no more says nothing."""
@@ -124,7 +122,7 @@ class Replay(SentPrompts):
         self,
         call: TraceCall,
         billed: TraceUsage,
-        expected: tuple[CallPrompt, Outcome],
+        expected: tuple[TokenRuns, Outcome],
         account: Account,
     ) -> None:
         """Learns from the bill of a call: before the call is added to the cache, so that what it
@@ -162,7 +160,7 @@ class Replay(SentPrompts):
                 lengths.fit(key, tokens)
 
     def _learn_longer(
-        self, call: TraceCall, billed: TraceUsage, prompt: CallPrompt, account: Account
+        self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
     ) -> None:
         """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
         written with that TTL. Where nothing was, though it is about as long as the minimum, it is
@@ -207,7 +205,7 @@ class Replay(SentPrompts):
         self,
         call: TraceCall,
         read: int,
-        prompt: CallPrompt,
+        prompt: TokenRuns,
         found: tuple[int, int, int],
         account: Account,
     ) -> None:
@@ -288,7 +286,7 @@ class Replay(SentPrompts):
                 sent.resize(call.messages)
 
 
-def _found(prompt: CallPrompt, outcome: Outcome) -> tuple[int, int, int]:
+def _found(prompt: TokenRuns, outcome: Outcome) -> tuple[int, int, int]:
     """The tokens of a prompt that were expected to be found in the cache, the last block that was,
     and the tokens behind it."""
     end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)

@@ -6,18 +6,17 @@ call, token counts are computed where they are asked for, and a call costs what 
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-from anaphora.cache.simulator import Mark, TokenRuns
-from anaphora.rendered import Kind
-from anaphora.values import Section, Ttl
+from anaphora.cache.simulator import Mark, PlayedBlocks, TokenRuns
+from anaphora.values import Ttl
 
-from .account import BilledLengths
+from .account import BilledLengths, TextBytes
 from .blocks import TraceBlock, TraceBlocks
 from .format import TraceCall
-from .token_scale import TextBytes
 
 
 class SentBlocks:
@@ -34,8 +33,8 @@ class SentBlocks:
         self._head: list[TraceBlock] = []
         self.tools: list[int] = []
         """The positions of the tools."""
-        self._blocks: list[TraceBlock] = []
-        self._keys: list[Hashable] = []
+        self._played: PlayedBlocks[TraceBlock] = PlayedBlocks()
+        self._blocks, self._keys = self._played.blocks, self._played.keys
         self._positions: dict[Hashable, int] = {}
         self._sizes: list[tuple[TextBytes, int]] = []
         """Up to each block: bytes of text, and other tokens without those of the unrecorded
@@ -59,6 +58,24 @@ class SentBlocks:
     def key(self, position: int) -> Hashable:
         """Identifies the prefix that ends with this block."""
         return self._keys[position]
+
+    def prompt(
+        self,
+        *,
+        markers: tuple[Mark, ...] = (),
+        automatic: Ttl | None = None,
+        cache_params: Mapping[str, bytes] = {},
+    ) -> TokenRuns:
+        """The call as a simulator sees it, until the conversation goes on."""
+        return TokenRuns(
+            self._played,
+            functools.cache(self.tokens),
+            leading=self.leading,
+            markers=markers,
+            automatic=automatic,
+            cache_params=cache_params,
+            count=self._count,
+        )
 
     def send(self, call: TraceCall) -> None:
         """Goes on to another call."""
@@ -160,10 +177,8 @@ class SentBlocks:
         return block.stripped or block if message < self._stripped else block
 
     def _add(self, block: TraceBlock) -> None:
-        key = hash((self._keys[-1] if self._keys else 0, block.identity))
-        self._positions[key] = len(self._keys)
-        self._blocks.append(block)
-        self._keys.append(key)
+        position = len(self._keys)
+        self._positions[self._played.add(block.identity, block)] = position
 
     def _drop(self, begin: int) -> None:
         """Forgets the blocks from there on."""
@@ -192,7 +207,7 @@ class _KnownPoints:
     def update(
         self,
         lengths: BilledLengths,
-        keys: list[Hashable],
+        keys: Sequence[Hashable],
         positions: Mapping[Hashable, int],
         count: int,
     ) -> None:
@@ -236,47 +251,3 @@ class _KnownPoints:
             self._invalidating.append(position)
         self.positions.append(position)
         self.counts.append(known)
-
-
-class CallPrompt(TokenRuns):
-    """The blocks of one call as a simulator sees them, until the conversation goes on."""
-
-    def __init__(
-        self,
-        sent: SentBlocks,
-        *,
-        markers: tuple[Mark, ...],
-        automatic: Ttl | None,
-        cache_params: Mapping[str, bytes],
-    ) -> None:
-        self._sent = sent
-        self._length = len(sent)
-        self._counted: dict[int, int] = {}
-        super().__init__((), markers=markers, automatic=automatic, cache_params=cache_params)
-        self.leading = sent.leading
-
-    def __len__(self) -> int:
-        return self._length
-
-    def key(self, position: int) -> Hashable:
-        return self._sent.key(position)
-
-    def tokens(self, position: int) -> int:
-        if position < 0:
-            return 0
-        tokens = self._counted.get(position)
-        if tokens is None:
-            tokens = self._counted[position] = self._sent.tokens(position)
-        return tokens
-
-    def kind(self, position: int) -> Kind:
-        return self._sent[position].kind
-
-    def section(self, position: int) -> Section:
-        return self._sent[position].section
-
-    def data(self, position: int) -> bytes:
-        return self._sent[position].data
-
-    def from_model(self, position: int) -> bool:
-        return self._sent[position].from_model

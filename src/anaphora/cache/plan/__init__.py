@@ -110,5 +110,5 @@ class Planner(MarkerPlanner):
         that created it."""
         other = copy.copy(self)
         other.state = self._memory.fork(self.state)
-        other.handles = HandlePlanner(self._rules, self.handles.price)
+        other.handles = HandlePlanner(self._rules, self._price)
         return other

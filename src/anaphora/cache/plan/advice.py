@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.cache.lifetime import is_alive, ttl_seconds
+from anaphora.cache.sent_call import is_alive, ttl_seconds
 from anaphora.catalog import CacheRules
 from anaphora.rendered import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Plan, Rendered
 from anaphora.rendered.plan import misfit, unholdable

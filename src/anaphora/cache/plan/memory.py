@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
@@ -170,7 +171,7 @@ class AppMemory:
         self.simulator = Simulator(rules, most=_MOST_BLOCKS if every_block else _MOST_MARKERS)
         self.deferred = DeferredCalls(self.simulator)
         self.lock = self.deferred.lock
-        self.beginnings: OrderedDict[Hashable, ConversationUses] = OrderedDict()
+        self.beginnings = BoundedMap[Hashable, ConversationUses](_MOST_BEGINNINGS)
         self.open_calls: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
         self.recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
@@ -248,13 +249,9 @@ class AppMemory:
         return beginning
 
     def beginning(self, beginning: Hashable) -> ConversationUses:
-        same = self.beginnings.get(beginning)
+        same = self.beginnings.use(beginning)
         if same is None:
             same = self.beginnings[beginning] = ConversationUses()
-            if len(self.beginnings) > _MOST_BEGINNINGS:
-                self.beginnings.popitem(last=False)
-        else:
-            self.beginnings.move_to_end(beginning)
         return same
 
     def go_on(self, state: ConversationState, beginning: Hashable, at: float) -> None:

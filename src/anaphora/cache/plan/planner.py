@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from decimal import Decimal
+from functools import cached_property
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive
-from anaphora.cache.sent_call import shared_chunks
+from anaphora.cache.sent_call import expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
@@ -65,11 +65,15 @@ class MarkerPlanner:
         self._caches_unmarked = memory.costs.unmarked is not None
         self._prompt: RenderedPrompt | None = None
         self._candidates: tuple[Rendered, Candidates] | None = None
-        self.handles = HandlePlanner(memory.rules, price)
+        self._price = price
         self._state = memory.start() if state is None else state
         self._unkeyed: RenderedPrompt | None = None
         """The prompt of the last write, where its key is not computed yet: mostly the next prompt
         shares its bytes."""
+
+    @cached_property
+    def handles(self) -> HandlePlanner:
+        return HandlePlanner(self._rules, self._price)
 
     @property
     def state(self) -> ConversationState:

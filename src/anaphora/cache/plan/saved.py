@@ -7,20 +7,26 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from anaphora.cache.simulator.view import Position, Time
 
 from .memory import MOST_GAPS, MOST_OPEN, AppMemory, ConversationState, ConversationUses, Gaps
 
 Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
+Gap = Annotated[float, Meta(ge=0, le=1e12)] | Annotated[int, Meta(ge=0, le=10**15)]
+"""Seconds; whole numbers are milliseconds, which take less room."""
 
 
 class SavedGaps(msgspec.Struct, frozen=True, array_like=True):
     """`Gaps` for another process."""
 
-    gaps: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e12)], ...], Meta(max_length=MOST_GAPS)]
+    gaps: Annotated[tuple[Gap, ...], Meta(max_length=MOST_GAPS)]
     last: Time | None
     count: Uses
+
+    def rounded(self) -> SavedGaps:
+        return SavedGaps(tuple(round(gap * 1000) for gap in self.gaps), self.last, self.count)
 
 
 class SavedUses(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +53,13 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     same: SavedUses | None
     """Of conversations with this beginning, in the process that saved it."""
     all: SavedUses
+
+    def rounded(self) -> SavedPlanner:
+        """With pauses in milliseconds."""
+        same = self.same
+        if same is not None:
+            same = replace(same, gaps=same.gaps.rounded())
+        return replace(self, gaps=self.gaps.rounded(), same=same)
 
 
 def save_conversation(
@@ -117,7 +130,7 @@ def _save_gaps(gaps: Gaps) -> SavedGaps:
 
 
 def _restore_gaps(saved: SavedGaps) -> Gaps:
-    gaps = Gaps(saved.gaps)
+    gaps = Gaps(gap / 1000 if isinstance(gap, int) else gap for gap in saved.gaps)
     gaps.last, gaps.count = saved.last, saved.count
     return gaps
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, RenderedPrompt
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
@@ -30,10 +31,10 @@ class SingleCallStore:
     """Prompts of recent single calls. Bytes are compared, since hashing would cost more."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[tuple[str, int, int], tuple[Stretches, ConversationState]]
-        self._prompts = OrderedDict()
+        self._prompts = BoundedMap[tuple[str, int, int], tuple[Stretches, ConversationState, int]](
+            _MOST_CALLS, most_size=_MOST_BYTES, size_of=lambda kept: kept[2]
+        )
         """By wire, chunks and bytes."""
-        self._bytes = 0
         self.last: RenderedPrompt | None = None
         """The last prompt, whose tools and system blocks are mostly those of the next one."""
         self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)
@@ -44,15 +45,10 @@ class SingleCallStore:
         chunks = rendered.cacheable
         size = rendered.offset(chunks)
         shape = rendered.wire, chunks, size
-        if self._prompts.pop(shape, None) is not None:
-            self._bytes -= size
         if size > _MOST_BYTES:
-            return
-        self._prompts[shape] = rendered.stretches(chunks), state
-        self._bytes += size
-        while len(self._prompts) > _MOST_CALLS or self._bytes > _MOST_BYTES:
-            (*_, oldest), _ = self._prompts.popitem(last=False)
-            self._bytes -= oldest
+            self._prompts.pop(shape, None)
+        else:
+            self._prompts[shape] = rendered.stretches(chunks), state, size
 
     def continued(self, rendered: Rendered, ends: Iterable[int]) -> ConversationState | None:
         """The state of the call whose prompt this one continues or repeats, if that prompt ended

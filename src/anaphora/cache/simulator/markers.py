@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive
+from anaphora.cache.sent_call import expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
@@ -16,11 +16,12 @@ from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
 from .view import (
+    MOST_SAVED,
     KeyOf,
     MadeCall,
     PromptView,
+    SavedCache,
     SavedEntry,
-    SavedMarkers,
     automatic_position,
     request_boundaries,
     tool_run_positions,
@@ -121,7 +122,7 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     entry: CacheEntry | None = None
 
 
-class MarkerCache(SavedMarkers):
+class MarkerCache:
     """Anthropic, and OpenAI since 5.6: prefixes are cached at markers and nowhere else."""
 
     def __init__(
@@ -188,6 +189,24 @@ class MarkerCache(SavedMarkers):
                 entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
         for marker in lookup.writes:
             entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
+
+    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
+        """The entries of `saved`, and those at this prompt's marks."""
+        keys = dict.fromkeys(each.key for each in saved.entries)
+        keys |= dict.fromkeys(
+            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
+        )
+        found = ((key, self._entries.get(key)) for key in keys)
+        entries = [
+            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
+            for key, entry in found
+            if entry is not None
+        ]
+        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
+
+    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
+        for each in saved.entries:
+            self._entries.restore(each)
 
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> MarkerLookup:
         marks = self._marks(prompt)

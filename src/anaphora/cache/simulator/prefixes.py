@@ -6,15 +6,16 @@ import math
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive, oldest_use, ttl_seconds
-from anaphora.cache.sent_call import SentCall, shared_chunks
+from anaphora.cache.sent_call import (
+    oldest_use,
+    ttl_seconds,
+)
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Kind, Plan
-from anaphora.tokens import Bills, Counts
+from anaphora.rendered import Kind
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .prefix_tree import MOST_BLOCKS, Chain, PrefixMatch, PrefixTree, Reach
-from .view import MOST_SAVED, KeyOf, MadeCall, PromptView, SavedCache, is_from_model
+from .view import MOST_SAVED, KeyOf, MadeCall, PromptView, SavedCache
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):
@@ -204,39 +205,3 @@ def prefix_outcome(
             Span(shared, total, "uncached", reason, None, detail),
         )
     )
-
-
-def simulate_extension(
-    rules: CacheRules, earlier: SentCall, later: SentCall, made: MadeCall, at: float, bills: Bills
-) -> tuple[Outcome, Outcome] | None:
-    """The earlier call in an empty cache, and the later one after it, sent at `at`; None where that
-    takes a simulation: bytes or parameters have changed, or the earlier prompt cannot be read.
-    """
-    before, after = earlier.rendered, later.rendered
-    chunks = len(before)
-    if not chunks or not _is_unmarked(rules, earlier.marks, later.marks):
-        return None
-    if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
-        return None
-    expires = expiry(made.lives_from, ttl_seconds(rules))
-    if made.lives_from < made.at or not made.readable < at or not is_alive(expires, at):
-        return None
-    if shared_chunks(after, before) < chunks:
-        return None
-    wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
-    read, count = chunks, len(after)
-    if count > chunks and rules.reply_cached(made.reasoning):
-        while read < count and is_from_model(*after.locate(read)):
-            read += 1
-    counts = Counts(after)
-    return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
-
-
-def _is_unmarked(rules: CacheRules, before: Plan, after: Plan) -> bool:
-    """Whether both calls use a cache of granules, without markers and handles."""
-    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
-        return False
-    if rules.mechanism.value == "implicit" or not rules.slots.value:
-        return True
-    marked = before.marks or after.marks or before.automatic or after.automatic
-    return rules.mechanism.value == "both" and not marked

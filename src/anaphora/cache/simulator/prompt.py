@@ -6,20 +6,20 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from hashlib import sha256
 from itertools import accumulate, takewhile
 from typing import Any
 
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import CacheRules
-from anaphora.rendered import ChunkRun, Plan, Rendered
+from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import SALT, KeyOf, PromptView, RenderedBlocks
+from .view import MODEL_KINDS, RESULT, SALT, KeyOf, PromptView, is_from_model
 
 _SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
 #: Beginnings whose parameters are remembered.
@@ -30,8 +30,9 @@ _SHORT = 2048
 _SHA256 = sha256()
 
 
-class RenderedPrompt(RenderedBlocks):
-    """A rendered call with its plan. The keys of a growing conversation are computed once."""
+class RenderedPrompt:
+    """A rendered call with its plan. Positions count blocks from 0. The keys of a growing
+    conversation are computed once."""
 
     def __init__(
         self, rendered: Rendered, plan: Plan, before: RenderedPrompt | None = None
@@ -55,6 +56,8 @@ class RenderedPrompt(RenderedBlocks):
         self._chains: dict[int, list[bytes]] = {}
         """The keys of each run's blocks, as far as they were needed."""
         params = rendered.envelope.cache_params
+        self.cache_params: Mapping[str, bytes]
+        """The parameters that affect the cache, by the names of the rules."""
         if before is not None and before.rendered.envelope.cache_params == params:
             self._params: Mapping[str, bytes] = before._params
             self.cache_params = before.cache_params
@@ -127,6 +130,69 @@ class RenderedPrompt(RenderedBlocks):
             return False
         return log.wire_message_of(position - first) == log.wire_message_of(last)
 
+    def kind(self, position: int) -> Kind:
+        run, first = self._run_of(position)
+        return run.log.kinds[position - first]
+
+    def data(self, position: int) -> bytes:
+        run, first = self._run_of(position)
+        log, index = run.log, position - first
+        data = log.slice(log.start(index), log.ends[index])
+        return data if index else run.lead + data
+
+    def texts(self, begin: int) -> list[bytes]:
+        """The data of all blocks from there on."""
+        texts: list[bytes] = []
+        for run, first in self._runs:
+            if first + run.count > begin:
+                log, low = run.log, max(0, begin - first)
+                start, cut = log.start(low), 0
+                ends = log.ends[low : run.count]
+                data = log.slice(start, ends[-1])
+                new = len(texts)
+                for end in ends:
+                    texts.append(data[cut : end - start])
+                    cut = end - start
+                if not low:
+                    texts[new] = run.lead + texts[new]
+        return texts
+
+    def from_model(self, position: int) -> bool:
+        run, first = self._run_of(position)
+        return is_from_model(run, position - first)
+
+    def can_mark(self, position: int) -> bool:
+        run, first = self._run_of(position)
+        return run.log.splices[position - first] >= 0
+
+    def turn_ends(self, before: int | None = None) -> Iterator[int]:
+        """Where user messages and runs of tool results end, latest first. Runs that begin at
+        `before` or later are left out."""
+        next_kind: Kind | None = None
+        for run, first in reversed(self._runs):
+            if run.section != "messages":
+                continue
+            log, end = run.log, run.count
+            if before is not None and first >= before:
+                next_kind = log.kinds[0]
+                continue
+            for message in range(log.wire_message_of(run.count - 1), -1, -1):
+                kind = log.kinds[end - 1]
+                if kind is RESULT:
+                    ends = next_kind is not RESULT
+                else:
+                    ends = kind not in MODEL_KINDS and log.roles[message] == "user"
+                if ends:
+                    yield first + end - 1
+                end = log.opens[message]
+                next_kind = log.kinds[end]
+
+    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
+        for placed in reversed(self._runs):
+            if position >= placed[1]:
+                return placed
+        raise IndexError(position)
+
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
         run, first = self._runs[index]
@@ -195,7 +261,7 @@ class ScopedKeys:
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
-        self._params: OrderedDict[Hashable, Mapping[str, bytes]] = OrderedDict()
+        self._params = BoundedMap[Hashable, Mapping[str, bytes]](_REMEMBERED)
         self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
         """The last parameters and scope, and their salts: mostly the same from call to call."""
         self._common: Mapping[str, bytes] = {}
@@ -227,14 +293,11 @@ class ScopedKeys:
         """Records the parameters of a call, by how its prompt begins."""
         if len(prompt):
             key, params = (scope, prompt.key(0)), prompt.cache_params
-            known = self._params.get(key)
+            known = self._params.use(key)
             if known is not params and known != params:
                 if self._common != params:
                     self._common = params
                 self._params[key] = self._common
-            self._params.move_to_end(key)
-            if len(self._params) > _REMEMBERED:
-                self._params.popitem(last=False)
 
     def changed(self, prompt: PromptView, scope: Hashable) -> str:
         """The invalidating parameters that differ from the last call that began like this one."""

@@ -4,25 +4,32 @@ a conversation so that another process can continue it."""
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypeVar,
+)
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.catalog import CacheRules, LookbackUnit
-from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
+from anaphora.rendered import ChunkRun, Kind, Mark
 from anaphora.values import Section, Ttl
 
 from .slot_predictor import SavedTemplate
 
 if TYPE_CHECKING:
-    from .markers import EntryTable
     from .prompt import RenderedPrompt
 
-_RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
-_MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
+RESULT = Kind.TOOL_RESULT  # access to an enum member is slow, and every turn needs it
+MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
@@ -57,152 +64,132 @@ class MadeCall(NamedTuple):
     """Tokens of hidden reasoning in the reply; None: not known."""
 
 
-class RenderedBlocks:
-    """The blocks of a rendered call. Positions count blocks from 0."""
-
-    rendered: Rendered
-    _runs: list[tuple[ChunkRun, int]]
-    """The runs, and the first position of each."""
-    cache_params: Mapping[str, bytes]
-    """The parameters that affect the cache, by the names of the rules."""
-
-    def kind(self, position: int) -> Kind:
-        run, first = self._run_of(position)
-        return run.log.kinds[position - first]
-
-    def data(self, position: int) -> bytes:
-        run, first = self._run_of(position)
-        log, index = run.log, position - first
-        data = log.slice(log.start(index), log.ends[index])
-        return data if index else run.lead + data
-
-    def texts(self, begin: int) -> list[bytes]:
-        """The data of all blocks from there on."""
-        texts: list[bytes] = []
-        for run, first in self._runs:
-            if first + run.count > begin:
-                log, low = run.log, max(0, begin - first)
-                start, cut = log.start(low), 0
-                ends = log.ends[low : run.count]
-                data = log.slice(start, ends[-1])
-                new = len(texts)
-                for end in ends:
-                    texts.append(data[cut : end - start])
-                    cut = end - start
-                if not low:
-                    texts[new] = run.lead + texts[new]
-        return texts
-
-    def from_model(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        return is_from_model(run, position - first)
-
-    def can_mark(self, position: int) -> bool:
-        run, first = self._run_of(position)
-        return run.log.splices[position - first] >= 0
-
-    def turn_ends(self, before: int | None = None) -> Iterator[int]:
-        """Where user messages and runs of tool results end, latest first. Runs that begin at
-        `before` or later are left out."""
-        next_kind: Kind | None = None
-        for run, first in reversed(self._runs):
-            if run.section != "messages":
-                continue
-            log, end = run.log, run.count
-            if before is not None and first >= before:
-                next_kind = log.kinds[0]
-                continue
-            for message in range(log.wire_message_of(run.count - 1), -1, -1):
-                kind = log.kinds[end - 1]
-                if kind is _RESULT:
-                    ends = next_kind is not _RESULT
-                else:
-                    ends = kind not in _MODEL_KINDS and log.roles[message] == "user"
-                if ends:
-                    yield first + end - 1
-                end = log.opens[message]
-                next_kind = log.kinds[end]
-
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        for placed in reversed(self._runs):
-            if position >= placed[1]:
-                return placed
-        raise IndexError(position)
-
-
 def is_from_model(run: ChunkRun, index: int) -> bool:
     """Whether the model wrote a chunk of a run."""
     if run.section != "messages":
         return False
     log = run.log
     # Some wires send tool calls and reasoning outside of any message.
-    if log.kinds[index] in _MODEL_KINDS:
+    if log.kinds[index] in MODEL_KINDS:
         return True
     return log.role_of(index) in ("assistant", "model")
 
 
+class TokenBlock(msgspec.Struct, frozen=True, eq=False):
+    """What a simulator asks of a block; blocks of traces have the same attributes."""
+
+    kind: Kind = Kind.TEXT
+    section: Section = "messages"
+    from_model: bool = False
+    data: bytes = b""
+
+
+Block = TypeVar("Block")
+
+
+class PlayedBlocks(Generic[Block]):
+    """The blocks of a growing prompt and the keys of the prefixes that they end. The calls of a
+    conversation share them: each has the first ones."""
+
+    __slots__ = ("blocks", "keys")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.keys: list[int] = []
+
+    def add(self, identity: Hashable, block: Block) -> int:
+        """The key of the prefix that ends with the block."""
+        key = hash((self.keys[-1] if self.keys else 0, identity))
+        self.blocks.append(block)
+        self.keys.append(key)
+        return key
+
+    def copy(self, count: int) -> PlayedBlocks[Block]:
+        """A copy of the first ones."""
+        copied: PlayedBlocks[Block] = PlayedBlocks()
+        copied.blocks, copied.keys = self.blocks[:count], self.keys[:count]
+        return copied
+
+
 class TokenRuns:
-    """A prompt of blocks given by identity and size, for traces and experiments."""
+    """The prompt of one call, whose blocks are given by identity and size: for traces, logs of
+    counts, and experiments."""
 
     size = 0
 
     def __init__(
         self,
-        blocks: Sequence[tuple[Hashable, int]],
+        played: PlayedBlocks[Any],
+        tokens: Callable[[int], int],
         *,
+        leading: int,
         markers: tuple[Mark, ...] = (),
         automatic: Ttl | None = None,
-        kinds: Sequence[Kind] | None = None,
-        sections: Sequence[Section] | None = None,
-        cache_params: Mapping[str, bytes] | None = None,
-        from_model: Sequence[bool] | None = None,
+        cache_params: Mapping[str, bytes] = {},
         held: int = 0,
         handle: str = "",
-        texts: Sequence[bytes] | None = None,
+        count: int | None = None,
     ) -> None:
-        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
-        how far two different blocks agree."""
-        self._keys: list[int] = []
-        key = 0
-        for identity, _ in blocks:
-            key = hash((key, identity))
-            self._keys.append(key)
-        self._tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
-        self._kinds = kinds
-        self._sections = sections
-        self._from_model = from_model
-        self._texts = texts
+        """The first `count` of the blocks, or all. `tokens` are those up to the end of each one,
+        `leading` is the last one before the messages."""
+        self._keys = played.keys
+        self._blocks: list[TokenBlock] = played.blocks
+        self._count = len(played.keys) if count is None else count
+        self.tokens_at = tokens
+        self.leading = leading
         self.markers = markers
         self.automatic = automatic
-        self.cache_params = cache_params or {}
+        self.cache_params = cache_params
         self.held = held
         self.handle = handle
-        before_messages = itertools.takewhile(
-            lambda index: self.section(index) != "messages", range(len(self))
-        )
-        self.leading = sum(1 for _ in before_messages) - 1
+
+    @classmethod
+    def given(
+        cls,
+        blocks: Sequence[tuple[Hashable, int]],
+        *,
+        kinds: Sequence[Kind] | None = None,
+        sections: Sequence[Section] | None = None,
+        from_model: Sequence[bool] | None = None,
+        texts: Sequence[bytes] | None = None,
+        **options: Any,
+    ) -> Self:
+        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
+        how far two different blocks agree."""
+        played: PlayedBlocks[TokenBlock] = PlayedBlocks()
+        for index, (identity, _) in enumerate(blocks):
+            block = TokenBlock(
+                Kind.TEXT if kinds is None else kinds[index],
+                "messages" if sections is None else sections[index],
+                from_model is not None and from_model[index],
+                b"" if texts is None else texts[index],
+            )
+            played.add(identity, block)
+        tokens = list(itertools.accumulate(tokens for _, tokens in blocks))
+        lead = itertools.takewhile(lambda block: block.section != "messages", played.blocks)
+        return cls(played, tokens.__getitem__, leading=sum(1 for _ in lead) - 1, **options)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return self._count
 
     @property
     def total(self) -> int:
-        return self.tokens(len(self) - 1)
+        return self.tokens(self._count - 1)
 
     def key(self, position: int) -> Hashable:
         return self._keys[position]
 
     def tokens(self, position: int) -> int:
-        return 0 if position < 0 else self._tokens[position]
+        return 0 if position < 0 else self.tokens_at(position)
 
     def kind(self, position: int) -> Kind:
-        return Kind.TEXT if self._kinds is None else self._kinds[position]
+        return self._blocks[position].kind
 
     def section(self, position: int) -> Section:
-        return "messages" if self._sections is None else self._sections[position]
+        return self._blocks[position].section
 
     def data(self, position: int) -> bytes:
-        return b"" if self._texts is None else self._texts[position]
+        return self._blocks[position].data
 
     def texts(self, begin: int) -> list[bytes]:
         return [self.data(position) for position in range(begin, len(self))]
@@ -213,7 +200,7 @@ class TokenRuns:
         return before + (self.tokens(position) - before) * size // length if length else before
 
     def from_model(self, position: int) -> bool:
-        return self._from_model is not None and self._from_model[position]
+        return self._blocks[position].from_model
 
     def can_mark(self, position: int) -> bool:
         return self.kind(position) is not Kind.THINKING
@@ -226,7 +213,7 @@ class TokenRuns:
         next_kind: Kind | None = None
         for position in range(len(self) - 1, self.leading, -1):
             kind = self.kind(position)
-            inside_run = kind is _RESULT and next_kind is _RESULT
+            inside_run = kind is RESULT and next_kind is RESULT
             if not self.from_model(position) and not inside_run:
                 yield position
             next_kind = kind
@@ -316,30 +303,3 @@ class SavedCache(msgspec.Struct, frozen=True):
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None
-
-
-class SavedMarkers(ABC):
-    """Saves and restores a cache with markers. The base of `MarkerCache`."""
-
-    _entries: EntryTable
-
-    @abstractmethod
-    def _marks(self, prompt: PromptView) -> tuple[Mark, ...]: ...
-
-    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
-        """The entries of `saved`, and those at this prompt's marks."""
-        keys = dict.fromkeys(each.key for each in saved.entries)
-        keys |= dict.fromkeys(
-            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
-        )
-        found = ((key, self._entries.get(key)) for key in keys)
-        entries = [
-            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
-            for key, entry in found
-            if entry is not None
-        ]
-        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
-
-    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
-        for each in saved.entries:
-            self._entries.restore(each)

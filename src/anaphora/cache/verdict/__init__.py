@@ -12,12 +12,11 @@ conversation are compared without reading what they share.
 
 from __future__ import annotations
 
-from anaphora.cache.comparison import comparable
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 
 from .changes import find_change
-from .judgement import as_side_call, judge, saved_usd, side_call
+from .judgement import as_side_call, comparable, judge, judge_matched, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .preflight import preflight
 from .values import (
@@ -48,6 +47,7 @@ __all__ = [
     "find_change",
     "format_usd",
     "judge",
+    "judge_matched",
     "predict_after",
     "predict_usage",
     "predicted_usage",

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 
 from anaphora.cache.history import history_change
-from anaphora.cache.lifetime import (
+from anaphora.cache.sent_call import (
+    SentCall,
+    cached_chunks,
     expiry,
     is_alive,
     last_ttl,
@@ -20,7 +22,6 @@ from anaphora.cache.lifetime import (
     used_at,
     used_at_latest,
 )
-from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.cache.simulator.slots import SIMILARITY

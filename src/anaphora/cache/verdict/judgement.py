@@ -1,15 +1,22 @@
-"""The verdict on one call, from its bill and from what should have been read."""
+"""The verdict on one call: what it is judged against, its bill, and what should have been read."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from decimal import Decimal
+from typing import NamedTuple, Protocol, Self, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.sent_call import SentCall
+from anaphora.cache.history import is_compacted
+from anaphora.cache.prefix_index import EarlierCall, PrefixIndex
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 from .causes import recorded_cause
@@ -18,6 +25,108 @@ from .values import Cause, Diagnosis, Result, Verdict, agrees
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
+#: Calls of conversations that are remembered, and the bytes of their prompts.
+_MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
+
+
+class SentRecord(Protocol):
+    """What an index keeps of a call so that a later one can be judged."""
+
+    @property
+    def sent(self) -> SentCall: ...
+
+
+Compared = TypeVar("Compared", bound=SentRecord)
+
+
+class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
+    """A call, kept as long as a later one may be compared with it."""
+
+    sent: SentCall
+    rules: CacheRules | None = None
+    """Those that its conversation began with, for verdicts; None: not known."""
+    conversation: Hashable = None
+    turn: int = 1
+    """The number of this call in its conversation."""
+
+    def follow(self, earlier: EarlierCall[Self] | None) -> bool:
+        """Joins the conversation that it continues; False where it begins one."""
+        if earlier is None or not earlier.continues:
+            return False
+        before = earlier.call
+        self.conversation, self.turn = before.conversation, before.turn + 1
+        self.rules = before.rules
+        return True
+
+
+def comparable(
+    earlier: EarlierCall[Compared] | None,
+    later: Rendered,
+    rules: CacheRules,
+    *,
+    at: float | None = None,
+) -> SentCall | None:
+    """What the next call is judged against: the call before it in its conversation. For a new
+    conversation that is the beginning it shares with an earlier call: what follows was never
+    meant to be read. None where nothing that they share can have been cached for both. `at` is when
+    the next call was sent: of calls in parallel, one that ended earlier may have been sent later.
+    """
+    if earlier is None:
+        return None
+    sent, latest = earlier.call.sent, earlier.latest.sent
+    if earlier.continues:
+        return sent
+    if is_compacted(latest, later, earlier.chunks):
+        return latest
+    if earlier.chunks < len(sent.rendered):
+        sent = _beginning(sent, earlier.chunks)
+        if not may_be_shared(sent, later, rules):
+            return None
+    if latest.at is None or sent.at is None:
+        return sent
+    used = latest.at if at is None else min(latest.at, at)
+    if used <= sent.at:
+        return sent
+    answered = sent.began is None or sent.began <= used
+    return replace(sent, at=used, began=None if answered else sent.began)
+
+
+def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
+    """Whether the beginning of another conversation can have been cached for this prompt too.
+    Where whole units are kept, only a beginning that several prompts shared is one."""
+    if rules.automatic_breakpoint.value == "units":
+        return False
+    marked = rules.needs_marks and rules.slots.value > 0
+    tokens = Counts(beginning.rendered).tokens(cached_chunks(beginning))
+    if tokens < rules.minimum_tokens.value or (marked and not beginning.marks.marks):
+        return False
+    was, now = (dict(each.envelope.cache_params) for each in (beginning.rendered, later))
+    changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
+    return not any(rules.voided_by(name) for name in changed)  # type: ignore[arg-type]
+
+
+def _beginning(sent: SentCall, chunks: int) -> SentCall:
+    """A call as if it had ended after its first chunks. What was billed for them is unknown, but
+    its bill shows how many bytes a token has."""
+    rendered, total = sent.rendered, None if sent.usage is None else sent.usage.input
+    runs, left = [], chunks
+    for run in rendered.runs:
+        if left > 0:
+            runs.append(replace(run, count=min(left, run.count)))
+        left -= run.count
+    plan = sent.marks
+    marks = tuple(mark for mark in plan.marks if mark.chunk < chunks)
+    rendered = replace(
+        rendered,
+        runs=tuple(runs),
+        cacheable=min(rendered.cacheable, chunks),
+        body_order=None,
+        frozen=None,
+        marks=marks,
+        automatic=None,
+        bills=Counts(rendered).billed(total) if total else rendered.bills,
+    )
+    return replace(sent, rendered=rendered, plan=Plan(marks=marks), usage=None)
 
 
 def judge(
@@ -63,6 +172,67 @@ def judge(
         if diagnosis is None
         else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
+
+
+class JudgedPair(NamedTuple):
+    before: SentCall | None
+    """What the call is judged against."""
+    verdict: Verdict
+    expected: Prediction | None
+    """What it should read by that."""
+
+
+def judge_matched(
+    earlier: EarlierCall[Compared] | None,
+    sent: SentCall,
+    rules: CacheRules,
+    *,
+    price: Price | None,
+    profile: Profile | None,
+    diagnosis: Diagnosis | None = None,
+) -> JudgedPair:
+    """The verdict on a call whose earlier one was found by its beginning."""
+    before = comparable(earlier, sent.rendered, rules, at=sent.at)
+    expected = None
+    if before is not None:
+        sent, expected = predict_after(before, sent, rules)
+    verdict = judge(
+        before,
+        sent,
+        rules,
+        expected=expected,
+        price=price,
+        profile=profile,
+        diagnosis=diagnosis,
+    )
+    return JudgedPair(before, verdict, expected)
+
+
+class ComparedCalls:
+    """Earlier calls of conversations that are sent whole with each call. Bounded."""
+
+    def __init__(self) -> None:
+        self._index: PrefixIndex[ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+
+    def judge(
+        self,
+        call: ComparedCall,
+        reply_id: str,
+        *,
+        scope: Hashable,
+        rules: CacheRules,
+        price: Price | None,
+        profile: Profile,
+    ) -> Verdict:
+        """The verdict on a call, which is remembered. `rules` are those that a conversation begins
+        with now, `scope` is what a cache belongs to."""
+        sent = call.sent
+        earlier = self._index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
+        if not call.follow(earlier):
+            call.conversation, call.rules = object(), rules
+        return judge_matched(
+            earlier, sent, call.rules or rules, price=price, profile=profile
+        ).verdict
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:

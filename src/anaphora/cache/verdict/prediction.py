@@ -9,16 +9,24 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from anaphora.cache.history import gone_tokens
-from anaphora.cache.prefix import first_difference
-from anaphora.cache.sent_call import SentCall, updated_bills
+from anaphora.cache.sent_call import (
+    SentCall,
+    expiry,
+    first_difference,
+    is_alive,
+    shared_chunks,
+    ttl_seconds,
+    updated_bills,
+)
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.outcome import Prediction, predict_read
-from anaphora.cache.simulator.prefixes import simulate_extension
+from anaphora.cache.simulator.prefixes import prefix_outcome
 from anaphora.cache.simulator.simulator import made_call
+from anaphora.cache.simulator.view import MadeCall, is_from_model
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered
-from anaphora.tokens import Counts
+from anaphora.tokens import Bills, Counts
 from anaphora.values import TTL_SECONDS, Usage
 
 from .causes import TOKEN_ERROR, remaining, why_not_read
@@ -55,6 +63,42 @@ def predict(
         predictor.billed(earlier.rendered, wrote, earlier.usage)
         expected = predict_slot_read(predictor, later.rendered, simulated)
     return expected if outcome is None else replace(expected, read=outcome.read)
+
+
+def simulate_extension(
+    rules: CacheRules, earlier: SentCall, later: SentCall, made: MadeCall, at: float, bills: Bills
+) -> tuple[Outcome, Outcome] | None:
+    """The earlier call in an empty cache, and the later one after it, sent at `at`; None where that
+    takes a simulation: bytes or parameters have changed, or the earlier prompt cannot be read.
+    """
+    before, after = earlier.rendered, later.rendered
+    chunks = len(before)
+    if not chunks or not _uses_granules(rules, earlier.marks, later.marks):
+        return None
+    if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
+        return None
+    expires = expiry(made.lives_from, ttl_seconds(rules))
+    if made.lives_from < made.at or not made.readable < at or not is_alive(expires, at):
+        return None
+    if shared_chunks(after, before) < chunks:
+        return None
+    wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
+    read, count = chunks, len(after)
+    if count > chunks and rules.reply_cached(made.reasoning):
+        while read < count and is_from_model(*after.locate(read)):
+            read += 1
+    counts = Counts(after)
+    return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
+
+
+def _uses_granules(rules: CacheRules, before: Plan, after: Plan) -> bool:
+    """Whether both calls use a cache of granules, without markers and handles."""
+    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
+        return False
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        return True
+    marked = before.marks or after.marks or before.automatic or after.automatic
+    return rules.mechanism.value == "both" and not marked
 
 
 def predict_after(

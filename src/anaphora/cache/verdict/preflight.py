@@ -3,8 +3,7 @@ is sent."""
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import first_difference, tokens_behind
-from anaphora.cache.sent_call import SentCall, cached_chunks
+from anaphora.cache.sent_call import SentCall, cached_chunks, first_difference, tokens_behind
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts

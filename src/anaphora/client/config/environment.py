@@ -25,12 +25,6 @@ from .resolve import ResolvedProvider, resolve_each
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192
 
-#: Further variables of the providers' own SDKs, and the header that each is sent in.
-_HEADERS = {
-    "openai": {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
-}
-#: The start of request paths that the base URL of the provider's own SDK contains.
-_SDK_PATHS = {"openai": "/v1"}
 #: Variables whose key is sent as a bearer token, whatever the provider's own header is.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _OLLAMA_HOST = re.compile(
@@ -89,7 +83,7 @@ class Environment:
     def _resolve(self, name: str, row: Dialect) -> ResolvedProvider:
         headers = {
             header: value
-            for variable, header in _HEADERS.get(name, {}).items()
+            for variable, header in row.header_variables.items()
             if (value := self._variables.get(variable))
         }
         settings: dict[str, Any] = {"dialect": name, "max_tokens": MAX_TOKENS}
@@ -133,7 +127,7 @@ def _defaults() -> _Defaults:
         first.setdefault(row.provider, row)
     rows = {name: first[name] for name in sorted(first, key=lambda name: not is_maker(name))}
     read = [name for row in rows.values() for name in (*key_variables(row), *url_variables(row))]
-    read += [name for headers in _HEADERS.values() for name in headers]
+    read += [name for row in rows.values() for name in row.header_variables]
     return _Defaults(rows, frozenset(read))
 
 
@@ -200,7 +194,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     of other tools may end with what the paths of a wire begin with."""
     if variable == "OLLAMA_HOST":
         return "", ollama_url(value)
-    url, start = value.rstrip("/"), _SDK_PATHS.get(row.provider, "")
+    url, start = value.rstrip("/"), row.sdk_path
     steps = row.request_path.split("/")
     for length in range(len(steps), 1, -1):
         if url.endswith(doubled := "/".join(steps[:length])):

@@ -20,10 +20,11 @@ from anaphora.cache.plan.groups import (
     shared_plan,
     warming_pays,
 )
+from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
-from anaphora.client.oneshot import ComparedCalls, OneShot
+from anaphora.client.oneshot import OneShot
 from anaphora.client.response import Response
 from anaphora.client.structured import Structured
 from anaphora.client.target import Target

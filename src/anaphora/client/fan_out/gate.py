@@ -15,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive
+from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
+from anaphora.cache.sent_call import expiry, is_alive
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of
@@ -98,7 +98,7 @@ class CallGate:
         self._collecting = False
         self._alone: list[_Waiting] = []
         """Calls under way that shared their beginning with no other."""
-        self._beginnings: OrderedDict[tuple[int, int, bytes], _Beginning] = OrderedDict()
+        self._beginnings = BoundedMap[tuple[int, int, bytes], _Beginning](_MOST_BEGINNINGS)
         """By the target, the chunks and their key."""
 
     async def complete(
@@ -139,7 +139,7 @@ class CallGate:
             place = id(target), chunks, beginning_key(rendered, chunks, target.rules)
             known = self._beginnings.get(place)
             if known is not None and known.is_alive(now):
-                self._beginnings.move_to_end(place)
+                self._beginnings.use(place)
                 return known
         return None
 
@@ -231,8 +231,6 @@ class CallGate:
                 beginning = _Beginning(group, call.ttl, asyncio.Event(), now)
                 self._beginnings[id(call.target), group.chunks, key] = beginning
                 added[id(group)] = beginning
-        while len(self._beginnings) > _MOST_BEGINNINGS:
-            self._beginnings.popitem(last=False)
         return added
 
 

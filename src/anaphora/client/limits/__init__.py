@@ -27,7 +27,7 @@ from anaphora.catalog import CacheRules
 from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError
 from anaphora.values import Usage
-from anaphora.wire.ratelimits import read_limits
+from anaphora.wire.response_headers import read_limits
 
 from .limiter import SCARCE, Limiter, ModelLane, Reservation
 from .waiting import WaitingCalls

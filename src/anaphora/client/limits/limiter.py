@@ -26,8 +26,7 @@ import msgspec
 from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
-from anaphora.wire.errors import seconds_until
-from anaphora.wire.ratelimits import read_limits
+from anaphora.wire.response_headers import read_limits, seconds_until
 
 from .windows import MINUTE, Forecast, RateWindow, StatedLimit
 

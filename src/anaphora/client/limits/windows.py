@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from anaphora.client.config import Rate
-from anaphora.wire.ratelimits import RemainingLimit
+from anaphora.wire.response_headers import RemainingLimit
 
 if TYPE_CHECKING:
     from .limiter import ModelLane, Reservation

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import IO, TYPE_CHECKING, Any
 
-from anaphora import __version__
 from anaphora.client.failures import described, log
 from anaphora.errors import InvalidRequest, MissingExtra, Transport
 from anaphora.tools.mcp import McpTool, mcp_tools
+from anaphora.version import __version__
 
 from . import ServerSettings
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from anaphora import __version__
 from anaphora.cache.verdict.values import CHANGES
 from anaphora.catalog import otel_provider
 from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason
+from anaphora.version import __version__
 
 from . import missing_extra
 from .export import (

@@ -1,4 +1,5 @@
-"""What the last call of a conversation left in the cache, and whether a refresh keeps it alive."""
+"""What the last call of a conversation left in the cache, and when a refresh keeps it alive: the
+decisions of `keep_warm`, for sessions and for the apps of a daemon. Times are given."""
 
 from __future__ import annotations
 
@@ -6,18 +7,20 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds, used_at
-from anaphora.cache.plan import refreshes
-from anaphora.cache.verdict import SentCall, Verdict, judge
+from anaphora.cache.plan import refresh_margin, refreshes
+from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
+from anaphora.cache.verdict import SentCall, Verdict, format_usd, judge
 from anaphora.catalog import Price
+from anaphora.client.failures import described
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.values import TTL_SECONDS, Reply, Ttl, Usage
+from anaphora.values import TTL_SECONDS, Notice, Reply, Ttl, Usage
+from anaphora.wording import counted
 
 from .provider_state import ProviderState
 
 #: A refresh that would read less than this share of the prefix is not sent; none follows one that
 #: did.
-NEARLY = 0.9
+_NEARLY = 0.9
 
 
 class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,10 @@ class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that expire first; the others were written for longer."""
     ttl: Ttl
     expires: float
+
+    def is_read(self, tokens: int | None) -> bool:
+        """Whether a call that reads so many tokens keeps it alive."""
+        return (tokens or 0) >= _NEARLY * self.tokens
 
 
 def cached_prefix(state: ProviderState, at: float) -> CachedPrefix | None:
@@ -64,31 +71,74 @@ def goes_on(state: ProviderState, at: float) -> float:
     return state.planner(at).goes_on(state.sent.rendered)
 
 
-def refresh_pays(
-    state: ProviderState, prefix: CachedPrefix, at: float, *, done: int, most: int
-) -> bool:
-    """Whether to keep the prefix alive now, by the pauses so far. `done` refreshes of this
-    pause were sent, and `most` may be."""
-    planner = state.planner(at)
-    pauses, last = planner.pauses, planner.state.gaps.last
-    if not is_alive(prefix.expires, at) or last is None or not pauses.lengths or done >= most:
-        return False
-    count, _ = refreshes(
-        state.target.rules,
-        prefix.ttl,
-        pauses,
-        idle=at - last,
-        share=prefix.expiring / prefix.tokens,
-        goes_on=goes_on(state, at),
-        done=done,
-    )
-    return count > 0
+def refresh_at(state: ProviderState, at: float) -> float | None:
+    """When to refresh the prefix next; None where there is none to keep alive."""
+    prefix = cached_prefix(state, at)
+    return None if prefix is None else prefix.expires - refresh_margin(prefix.ttl)
 
 
 def refresh_usd(state: ProviderState, prefix: CachedPrefix, at: float) -> Decimal | None:
     """What a refresh should cost; None where no price is known."""
     price = state.target.price(at)
     return None if price is None else price.of(Usage(uncached=0, read=prefix.tokens, output=0))
+
+
+class PauseRefreshes:
+    """The refreshes of one conversation in the pause since its last call."""
+
+    def __init__(self) -> None:
+        self.count, self.usd = 0, Decimal(0)
+        """How many were sent, and what they cost."""
+        self.problem: Notice | None = None
+
+    def due(self, state: ProviderState, at: float, *, most: int) -> CachedPrefix | None:
+        """The prefix, where it pays to refresh it now, by the pauses so far. `most` may be sent in
+        one pause."""
+        prefix, planner = cached_prefix(state, at), state.planner(at)
+        pauses, last = planner.pauses, planner.state.gaps.last
+        if prefix is None or last is None or not pauses.lengths or self.count >= most:
+            return None
+        best, _ = refreshes(
+            state.target.rules,
+            prefix.ttl,
+            pauses,
+            idle=at - last,
+            share=prefix.expiring / prefix.tokens,
+            goes_on=goes_on(state, at),
+            done=self.count,
+        )
+        return prefix if best > 0 else None
+
+    def sent(self, prefix: CachedPrefix, usage: Usage, usd: Decimal | None) -> bool:
+        """A refresh was answered. Whether another one may follow."""
+        self.count += 1
+        self.usd += usd or Decimal(0)
+        return prefix.is_read(usage.read)
+
+    def let_go(self, why: str) -> None:
+        self._note("keep_warm_bound", f"the cached prefix was let go: {why}")
+
+    def cannot(self) -> None:
+        text = "the cached prefix cannot be refreshed by a call that asks for no answer"
+        self._note("keep_warm_impossible", text)
+
+    def failed(self, problem: Exception) -> None:
+        text = f"keeping the cached prefix alive failed: {described(problem)}"
+        self._note("keep_warm_failed", text)
+
+    def _note(self, code: str, text: str) -> None:
+        self.problem = Notice(code, text, "keep_warm")
+
+    def cost(self) -> tuple[Decimal | None, tuple[Notice, ...]]:
+        """What they cost, where there were any, and notices for the call that ends the pause."""
+        notices = () if self.problem is None else (self.problem,)
+        if not self.count:
+            return None, notices
+        text = (
+            f"{counted(self.count, 'call')} kept the cached prefix alive during the pause, for"
+            f" {format_usd(self.usd)}"
+        )
+        return self.usd, (Notice("kept_warm", text, "keep_warm"), *notices)
 
 
 def refreshed(
@@ -117,7 +167,7 @@ def refreshed(
         price=price,
         profile=state.target.profile,
     )
-    if before is not None and (usage.read or 0) >= NEARLY * before.tokens:
+    if before is not None and before.is_read(usage.read):
         assert state.sent is not None
         state.sent = msgspec.structs.replace(state.sent, at=at, began=first)
     return verdict, expected.read

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import state_text
-from anaphora.client.content import ToolSet
+from anaphora.client.arguments import seconds_of, state_text
+from anaphora.client.content import Content, ToolSet, messages_of
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.options import Prompt, StateText
+from anaphora.client.options import Prompt, StateText, TurnOptions
+from anaphora.client.parameters import params_of
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
@@ -27,9 +28,8 @@ from anaphora.prompt import (
 )
 from anaphora.values import Extras, Message, SegmentRole
 
-from .compaction import within_limit
+from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
-from .saved_state import stored_response
 from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
@@ -103,9 +103,22 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             prepared.notices = tuple(kept)
         if self.compact_at is None or request.prewarm or not turn.history:
             return prepared
-        return within_limit(
-            self, state, prepared, request, stream=stream, whole=whole, too_long=too_long
-        )
+        limit = token_limit(self.compact_at, state.target.profile)
+        sizes = PromptSizes(prepared.rendered)
+        if sizes.total <= limit and not too_long:
+            return prepared
+        if prepared.call.ir.continuation is not None:
+            # The stored part of the history has to be measured, too.
+            call = self.call(state, turn, request, stream=stream)
+            sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
+        after, done = shortened(turn, sizes, limit, too_long=too_long)
+        notices = (*prepared.notices, *done.notices)
+        if after is not turn:
+            self.tools.settle()
+            call = self.call(state, after, request, stream=stream, whole=whole)
+            prepared = state.prepare(call, prepared.at)
+        prepared.turn, prepared.notices = after, notices
+        return prepared
 
     def call(
         self,
@@ -127,7 +140,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if not whole and not request.prewarm:
             continuation = prompt.continuation  # the prompt's own, the first time
             if continuation is None and state.endpoint.features.stores_responses:
-                continuation = stored_response(state, turn, self.store)
+                continuation = state.reply.continued(turn, self.store)
         ir = PromptIR(
             system_text=prompt.system_text,
             system_blocks=prompt.system_blocks,
@@ -165,6 +178,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             self.usual_params[state.target, stream] = params
         return params
 
+    def request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
+        """A turn with this content; `options` are parameters of this call alone."""
+        timeout = options.pop("timeout", None) if options else None
+        # Nearly every turn is a text.
+        text = content if isinstance(content, str) and not content.isspace() else ""
+        return TurnRequest(
+            messages=(Message.user(text),) if text else messages_of(content),
+            params=params_of(options, tools=self.tools.source.current) if options else {},
+            output=None if output is None else self.output(output),
+            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
+        )
+
     def output(self, output: Any) -> Structured[Any] | None:
         """The form of a reply. Built once for a type; for a schema that is used again, pass the
         result of `output_of`."""
@@ -187,8 +212,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self.diagnose and state.reply_id is not None:
-            earlier = Earlier(state.endpoint.system, state.reply_id)
+        if self.diagnose and state.reply.id is not None:
+            earlier = Earlier(state.endpoint.system, state.reply.id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)

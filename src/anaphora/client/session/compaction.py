@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anaphora.catalog import Profile
 from anaphora.client.content import wrong_type
@@ -23,13 +23,6 @@ from anaphora.values import Message, Notice, SegmentRole, to_json
 from anaphora.wording import counted
 
 from .turn_prompt import TurnPrompt
-
-if TYPE_CHECKING:
-    from anaphora.client.in_flight import PreparedRequest
-    from anaphora.client.turn import TurnRequest
-
-    from .call_builder import CallBuilder
-    from .provider_state import ProviderState
 
 _HISTORY = SegmentRole.CONVERSATION
 
@@ -144,36 +137,3 @@ def shortened(
     )
     notices = (notice, *done.notices)
     return after, Compaction(done.context, done.dropped, notices)
-
-
-def within_limit(
-    builder: CallBuilder,
-    state: ProviderState,
-    prepared: PreparedRequest,
-    request: TurnRequest,
-    *,
-    stream: bool,
-    whole: bool,
-    too_long: bool,
-) -> PreparedRequest:
-    """The same call, with its history compacted where the prompt exceeds `compact_at`, or was
-    `too_long` for the provider."""
-    turn = prepared.turn
-    assert builder.compact_at is not None
-    assert turn is not None
-    limit = token_limit(builder.compact_at, state.target.profile)
-    sizes = PromptSizes(prepared.rendered)
-    if sizes.total <= limit and not too_long:
-        return prepared
-    if prepared.call.ir.continuation is not None:
-        # The stored part of the history has to be measured, too.
-        call = builder.call(state, turn, request, stream=stream)
-        sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
-    after, done = shortened(turn, sizes, limit, too_long=too_long)
-    notices = (*prepared.notices, *done.notices)
-    if after is not turn:
-        builder.tools.settle()
-        call = builder.call(state, after, request, stream=stream, whole=whole)
-        prepared = state.prepare(call, prepared.at)
-    prepared.turn, prepared.notices = after, notices
-    return prepared

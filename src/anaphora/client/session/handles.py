@@ -11,7 +11,7 @@ import logging
 import time
 from typing import Any
 
-from anaphora.cache.lifetime import is_alive
+from anaphora.cache.sent_call import is_alive
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.transport import read_answer
 from anaphora.errors import AnaphoraError, Forbidden, NotFound

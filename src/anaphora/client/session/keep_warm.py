@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.cache.plan import refresh_margin
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
-from anaphora.client.failures import described, log
+from anaphora.client.failures import log
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import EndedCall
 from anaphora.client.options import KeepWarm
@@ -31,16 +30,14 @@ from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
-from anaphora.values import Notice
-from anaphora.wording import counted
 
-from .cached_prefix import NEARLY, CachedPrefix, refresh_pays, refresh_usd, refreshed
+from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed
 from .call_builder import CallBuilder
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
-    from .kept import KeptConversation
+    from .turns import SessionTurns
 
 
 def keep_warm_of(value: Any) -> KeepWarm | None:
@@ -66,25 +63,11 @@ def keep_warm_of(value: Any) -> KeepWarm | None:
     return msgspec.structs.replace(value, max_usd=usd)
 
 
-def kept_warm_notice(count: int, usd: Decimal) -> Notice:
-    """For the call that ends a pause with so many refreshes."""
-    text = (
-        f"{counted(count, 'call')} kept the cached prefix alive during the pause, for"
-        f" {format_usd(usd)}"
-    )
-    return Notice("kept_warm", text, "keep_warm")
-
-
-def keep_warm_failed(problem: Exception) -> Notice:
-    text = f"keeping the cached prefix alive failed: {described(problem)}"
-    return Notice("keep_warm_failed", text, "keep_warm")
-
-
 class CacheRefresher:
     """The refreshes of one session: a timer, and the call that it begins."""
 
     def __init__(
-        self, session: KeptConversation, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
+        self, session: SessionTurns, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
     ) -> None:
         """`among` are those of all sessions, for the client to end."""
         among.add(self)
@@ -95,8 +78,7 @@ class CacheRefresher:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._spent: Decimal = Decimal(0)
-        self._in_pause, self._pause_usd = 0, Decimal(0)
-        self._problem: Notice | None = None
+        self.pause = PauseRefreshes()
         self._closed = False
 
     def turn_began(self) -> None:
@@ -106,7 +88,7 @@ class CacheRefresher:
 
     def turn_ended(self) -> None:
         """A pause begins."""
-        self._in_pause, self._pause_usd, self._problem = 0, Decimal(0), None
+        self.pause = PauseRefreshes()
         self._schedule()
 
     async def close(self) -> None:
@@ -118,27 +100,19 @@ class CacheRefresher:
             task.cancel()
             await asyncio.wait([task])
 
-    def take_cost(self) -> tuple[Decimal | None, tuple[Notice, ...]]:
-        """What the refreshes of this pause cost, where there were any, and notices for the turn
-        that ends it."""
-        notices = () if self._problem is None else (self._problem,)
-        if not self._in_pause:
-            return None, notices
-        return self._pause_usd, (kept_warm_notice(self._in_pause, self._pause_usd), *notices)
-
     # ── The timer ────────────────────────────────────────────────────────────────────────────────
 
     def _schedule(self) -> None:
-        session = self._session()
-        prefix = None if session is None else session.cached_prefix(time.time())
-        if prefix is None or self._closed:
+        session, now = self._session(), time.time()
+        state = None if session is None else session.refreshed_state
+        at = None if state is None else refresh_at(state, now)
+        if at is None or self._closed:
             return
-        delay = prefix.expires - refresh_margin(prefix.ttl) - time.time()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # a stream that was dropped is closed when its loop has ended
-        self._timer = loop.call_later(max(0.0, delay), self._due)
+        self._timer = loop.call_later(max(0.0, at - now), self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -146,57 +120,48 @@ class CacheRefresher:
         if session is not None:
             self._task = asyncio.get_running_loop().create_task(self._refresh(session))
 
-    async def _refresh(self, session: KeptConversation) -> None:
+    async def _refresh(self, session: SessionTurns) -> None:
         try:
             if await self._refresh_once(session) and not session.in_flight:
                 self._schedule()
         except AnaphoraError as problem:
-            self._failed(problem)
+            self.pause.failed(problem)
             # The provider will refuse the next ones as well.
             self._closed = isinstance(problem, RequestRejected)
         except Exception as problem:  # nothing here may end the app's program
             log(logging.ERROR, "keep_warm failed", problem)
-            self._failed(problem)
+            self.pause.failed(problem)
 
-    def _failed(self, problem: Exception) -> None:
-        self._problem = keep_warm_failed(problem)
-
-    async def _refresh_once(self, session: KeptConversation) -> bool:
+    async def _refresh_once(self, session: SessionTurns) -> bool:
         """Whether a refresh was sent, and another may follow."""
-        now = time.time()
-        prefix, state = session.cached_prefix(now), session.current_state
-        if prefix is None or session.in_flight:
+        now, state, pause = time.time(), session.refreshed_state, self.pause
+        if state is None or session.in_flight:
             return False
-        most = self.settings.max_refreshes
-        if not refresh_pays(state, prefix, now, done=self._in_pause, most=most):
+        prefix = pause.due(state, now, most=self.settings.max_refreshes)
+        if prefix is None:
             return False
         expected, bound = refresh_usd(state, prefix, now), self.settings.max_usd
         if bound is not None and (expected is None or self._spent + expected > bound):
-            why = "no price is known" if expected is None else f"{format_usd(bound)} would be spent"
-            self._problem = Notice(
-                "keep_warm_bound", f"the cached prefix was let go: {why}", "keep_warm"
-            )
+            unknown = "no price is known"
+            pause.let_go(unknown if expected is None else f"{format_usd(bound)} would be spent")
             return False
         prepared = session.prepare_refresh(state, prefix)
         if prepared is None:
-            text = "the cached prefix cannot be refreshed by a call that asks for no answer"
-            self._problem = Notice("keep_warm_impossible", text, "keep_warm")
+            pause.cannot()
             return False
         call = RefreshCall(session, state, prepared)
         request = TurnRequest(prewarm=True, timeout=max(1.0, prefix.expires - now))
         response = await call.complete(request)
         cost = response.record.cost_usd or Decimal(0)
-        self._in_pause += 1
-        self._pause_usd += cost
         self._spent += cost
-        return (response.usage.read or 0) >= NEARLY * prefix.tokens
+        return self.pause.sent(prefix, response.usage, cost)
 
 
 class RefreshCall(Caller):
     """One refresh of a session's prefix."""
 
     def __init__(
-        self, session: KeptConversation, state: ProviderState, prepared: PreparedRequest
+        self, session: SessionTurns, state: ProviderState, prepared: PreparedRequest
     ) -> None:
         super().__init__(timeout=None, on_wait=None, watchers=session.watchers)
         self._session = session
@@ -256,7 +221,7 @@ def refresh_request(
             continue  # the answer has to be longer than that
         if prepared.plan.preludes or prepared.plan.held is not None:
             return None
-        if state.predict(prepared).read >= NEARLY * prefix.tokens:
+        if prefix.is_read(state.predict(prepared).read):
             assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
             prepared.outgoing = state.endpoint.outgoing(assembled)
             return prepared

@@ -14,6 +14,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from anaphora.cache.plan import Planner
+from anaphora.cache.plan.deferred import SentTurn
+from anaphora.cache.plan.saved import restore_conversation
+from anaphora.cache.saved_call import save_call
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.simulator.simulator import StoredHandle
+from anaphora.cache.simulator.view import SavedCache
 from anaphora.client.conversations import (
     LIFETIME,
     ConversationStore,
@@ -23,18 +30,37 @@ from anaphora.client.conversations import (
     piece_key,
 )
 from anaphora.client.failures import described, log
+from anaphora.client.routing import SessionRoute
 from anaphora.client.target import Target
+from anaphora.prompt import Call
+from anaphora.rendered import Plan
+from anaphora.rendered.plan import misfit
 from anaphora.rendered.stored import NewPiece, PieceRef
 from anaphora.values import Notice
 
+from .handles import Handles
 from .provider_state import ProviderState
-from .saved import PastCall, SavedConversation, SavedState, with_piece
-from .saved_state import save_state
+from .saved import (
+    FORMAT,
+    LastReply,
+    PastCall,
+    SavedConversation,
+    SavedHandle,
+    SavedState,
+    store_runs,
+    with_piece,
+)
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
 #: Providers and models of one conversation that are stored: the latest.
 _MOST_STATES = 8
+
+NOT_LOADED = Notice(
+    "conversation_not_loaded",
+    "what is stored of the conversation is not known yet: await load() first",
+    "id",
+)
 
 
 class ConversationKeeper:
@@ -61,9 +87,10 @@ class ConversationKeeper:
     def process(self) -> str:
         return f"{self._process} {os.getpid()}"
 
-    def forked(self, name: str | None) -> ConversationKeeper | None:
-        """For a fork with this id. It loads the original where that was not loaded yet."""
-        if name is None and self.loaded:
+    def forked(self, name: str | None, *, past: bool) -> ConversationKeeper | None:
+        """For a fork with this id. It loads the original where that was not loaded yet; `past`: or
+        the bytes of its last call."""
+        if name is None and self.loaded and not past:
             return None
         other = ConversationKeeper(self._store, self._name, self._process, saved_as=name)
         other.loaded = self.loaded
@@ -105,12 +132,60 @@ class ConversationKeeper:
             if isinstance(packed, bytes)
         }
 
-    def load_pieces_now(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
+    def _load_pieces_now(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
         if isinstance(self._store, InProcessConversations):
             for ref in refs:
                 packed = self._store.get_now(piece_key(self._name, ref.digest))
                 if packed is not None:
                     past.pieces[ref.digest] = packed
+
+    def restore_states(
+        self, saved: SavedConversation, route: SessionRoute, holders: set[Handles]
+    ) -> tuple[dict[Target, ProviderState], dict[Target, Handles]] | None:
+        """The states and handles that an earlier session saved, where they can be used; `holders`
+        are all that hold something."""
+        states: dict[Target, ProviderState] = {}
+        handles: dict[Target, Handles] = {}
+        try:
+            for one in saved.states:
+                target = route.find(one.provider, one.model)
+                if target is not None:
+                    state = states[target] = ProviderState(target.begun())
+                    _restore_state(state, one, here=saved.process == self.process)
+                    if one.handle is not None:
+                        handles[target] = Handles(state, holders)
+                        handles[target].restore(one.handle.handle.handle, one.handle.expires)
+        except Exception as problem:
+            self.reject(problem)
+            return None
+        return states, handles
+
+    async def load_past(self, state: ProviderState, past: PastCall, call: Call) -> bool:
+        """Compares the prompt with the last call of an earlier session, whose bytes are loaded only
+        where it has changed. False: the call cannot be restored."""
+        rendered = past.render(state.target, call)
+        try:
+            if missing := past.missing(rendered):
+                await self.load_pieces(past, missing)
+            past.resolve(rendered)
+            held = past.saved.handle
+            if held is not None and misfit(rendered, held.handle) is None:
+                # A name that no request can carry is found here.
+                state.endpoint.wire.assemble(rendered, Plan(held=held.handle))
+        except Exception as problem:
+            self.reject(problem)
+            return False
+        return True
+
+    def load_past_now(self, state: ProviderState, past: PastCall, call: Call) -> bool:
+        """The same without waiting; False where its bytes would have to be waited for."""
+        try:
+            rendered = past.render(state.target, call)
+            self._load_pieces_now(past, past.missing(rendered))
+            past.resolve(rendered)
+        except Exception:
+            return False
+        return True
 
     def reject(self, problem: Exception) -> None:
         """What is stored cannot be used."""
@@ -124,7 +199,7 @@ class ConversationKeeper:
     def _decode(self, value: bytes | None) -> SavedConversation | None:
         if value is None:
             return None
-        saved = SavedConversation.decode(value)
+        saved = FORMAT.decode(value)
         if self.saved_as == self._name:
             self._value, self._saved = value, saved
         return saved
@@ -182,15 +257,15 @@ class ConversationKeeper:
                     saved.append(last)
                 continue
             fresh = last is not None and alone and time.time() < last.call.since + LIFETIME / 2
-            now, pieces = save_state(state, last, keep_pieces=fresh, chained=chained)
+            now, pieces = _save_state(state, last, keep_pieces=fresh, chained=chained)
             call = now.call
             for index, piece in pieces.items():
                 call = with_piece(call, index, await self._store_piece(name, piece))
             saved.append(msgspec.structs.replace(now, call=call))
         saved += known.values() if alone else ()
-        saved.sort(key=lambda each: each.call.at, reverse=True)
+        saved.sort(key=lambda each: each.call.at or 0.0, reverse=True)
         conversation = msgspec.structs.replace(conversation, states=tuple(saved[:_MOST_STATES]))
-        value = conversation.encode()
+        value = FORMAT.encode(conversation)
         await in_time(self._store.set(head_key(name), value, ex=LIFETIME))
         self._value, self._saved = value, conversation
         await self._delete(name, _pieces(current) - conversation.pieces())
@@ -212,6 +287,69 @@ class ConversationKeeper:
 def _pieces(value: object) -> set[bytes]:
     """The pieces that a value lists; none where it cannot be read."""
     try:
-        return SavedConversation.decode(value).pieces()
+        return FORMAT.decode(value).pieces()
     except Exception:
         return set()
+
+
+# ── A conversation at one provider ───────────────────────────────────────────────────────────────
+
+
+def _save_state(
+    state: ProviderState, before: SavedState | None, *, keep_pieces: bool, chained: bool
+) -> tuple[SavedState, dict[int, NewPiece]]:
+    """For a later session: the state, and the pieces of its prompt that are not stored yet.
+    `before` is what was stored after the last call."""
+    sent, outcome = state.sent, state.outcome
+    assert sent is not None
+    assert outcome is not None
+    planner = state.planner(sent.at or 0.0)
+    known = before.call if before is not None and keep_pieces else None
+    runs, pieces = store_runs(sent.rendered, known)
+    since = sent.at or 0.0 if known is None else known.since
+    call = save_call(sent, runs, spans=outcome.spans, since=since)
+    stores = state.endpoint.features.stores_responses
+    cache = SavedCache() if before is None else before.cache
+    saved = SavedState(
+        provider=state.endpoint.id,
+        model=state.target.model,
+        call=call,
+        planner=planner.save(sent.rendered),
+        cache=planner.save_cache(sent.rendered, sent.marks, cache),
+        bills=state.bills,
+        slot=None if state.predictor is None else state.predictor.save(),
+        handle=_saved_handle(state, planner),
+        reply_id=state.reply.id,
+        chain=state.reply.chain() if chained and stores else None,
+        prefix_change_expected=state.prefix_change_expected,
+    )
+    return saved, pieces
+
+
+def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
+    held = planner.handles.held
+    if held is None:
+        return None
+    with state.target.memory.lock:
+        stored = state.target.memory.current().saved_handle(held[0].handle)
+    if stored is None:
+        return None
+    return SavedHandle(held[0], stored.tokens, stored.since, held[1])
+
+
+def _restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> None:
+    """Continues what an earlier session saved; `here`: with the same client."""
+    target, call = state.target, saved.call
+    state.past = PastCall(saved)
+    state.simulated = SentTurn(Outcome(call.spans))
+    state.reply = LastReply(saved.reply_id, saved.chain)
+    state.prefix_change_expected = saved.prefix_change_expected
+    state.bills = saved.bills
+    planner = state.planner(call.at or 0.0)
+    planner.state = restore_conversation(target.memory, saved.planner, here=here)
+    if saved.handle is not None:
+        held = saved.handle
+        stored = StoredHandle(held.tokens, held.since, held.expires)
+        with target.memory.lock:
+            target.memory.current().restore_handle(held.handle.handle, stored)
+        planner.handles.hold(held.handle, held.expires)

@@ -8,7 +8,9 @@ A conversation that moves to another provider gets another state, and is rendere
 
 from __future__ import annotations
 
+import copy
 from decimal import Decimal
+from typing import Self
 from weakref import ref
 
 import msgspec
@@ -17,7 +19,7 @@ from msgspec.structs import replace
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.sent_call import begins_with, reply_lines, updated_bills
-from anaphora.cache.simulator import Chance, Outcome
+from anaphora.cache.simulator import Chance, Outcome, SlotPredictor
 from anaphora.cache.simulator.outcome import predict_read
 from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, diagnosis_of, judge
 from anaphora.cache.verdict.prediction import predict_slot_read
@@ -28,13 +30,53 @@ from anaphora.client.response import Record
 from anaphora.client.target import Target
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.values import Notice, Reply
+from anaphora.tokens import Bills
+from anaphora.values import Notice, Reply, Thinking, Usage
 
-from .saved_state import ProviderMemory, continue_past
+from .saved import LastReply, PastCall
 
 
-class ProviderState(ProviderMemory):
-    """The calls of a conversation at one provider."""
+class ProviderState:
+    """The calls of a conversation at one provider, and what is known from one to the next."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.endpoint = target.endpoint
+        self._conversation = object()
+        """Tells its bills from those of other conversations."""
+        self.sent: SentCall | None = None
+        self.simulated: SentTurn | None = None
+        """The same for the simulator."""
+        self.reply = LastReply()
+        self.prefix_change_expected = False
+        """The history was compacted: the next call begins differently."""
+        self.past: PastCall | None = None
+        """The last call, where an earlier session made it, until this one was answered."""
+        self.bills: Bills = ()
+        """Corrects the token estimate of the next prompt."""
+        self._planner: Planner | None = None
+        self.predictor = target.memory.simulator.slot_predictor()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the simulator makes of the last call; empty where that failed."""
+        return None if self.simulated is None else self.simulated.left
+
+    @property
+    def billed(self) -> tuple[float, Usage] | None:
+        """When the last call was sent, and its bill; also of a call of an earlier session."""
+        last = self.sent if self.past is None else self.past.saved.call
+        if last is None or last.at is None or last.usage is None:
+            return None
+        return last.at, last.usage
+
+    def fork(self) -> Self:
+        """The same past; what follows is separate."""
+        other = copy.copy(self)
+        other.reply = copy.copy(self.reply)
+        other._planner = None if self._planner is None else self._planner.fork()
+        other.predictor = None if self.predictor is None else self.predictor.fork()
+        return other
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:
@@ -49,7 +91,10 @@ class ProviderState(ProviderMemory):
             last = self.sent.rendered if self.sent is not None else None
             rendered = self.target.render(call, last)
         else:
-            rendered = continue_past(self, self.past, call)
+            rendered = self.past.render(self.target, call)
+            if self.sent is None:
+                self.sent = self.past.restore(rendered, self.target, self.predictor)
+            rendered = self.past.limited(rendered)
         if self.bills:
             rendered = replace(rendered, bills=self.bills)
         plan = self.planner(at).plan(rendered, at=at)
@@ -110,7 +155,7 @@ class ProviderState(ProviderMemory):
         facts = _Facts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
         if self.predictor is not None:
             facts.slot_read = self.prediction(rendered, made.outcome)
-            self.learn(self.predictor, rendered, made.outcome, reply)
+            self._learn(self.predictor, rendered, made.outcome, reply)
         kept = planner.kept(rendered, plan) if rules.slots.value else None
         if rules.slots.value and kept is None:
             kept = made.outcome.kept
@@ -118,6 +163,17 @@ class ProviderState(ProviderMemory):
         self.sent, self.simulated, self.past = sent, made, None
         self.target.learn(usage.read, conversation=self._conversation)
         return Judgement(facts)
+
+    def _learn(
+        self, predictor: SlotPredictor, rendered: Rendered, outcome: Outcome, reply: Reply
+    ) -> None:
+        """A self-hosted server shows by its bills what it keeps."""
+        usage = reply.usage
+        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
+        predictor.billed(rendered, outcome, usage, thought=thought)
+        if usage.input and usage.read is not None:
+            with self.target.memory.lock:
+                self.target.memory.current().billed(usage.read / usage.input)
 
     def prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
         if self.predictor is not None:

@@ -16,29 +16,27 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
+from typing import Any, Generic, Literal, TypeAlias
 
 import msgspec
 
 from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
 from anaphora.client.dispatch import (
-    OnToolError,
     ToolError,
     ToolOutcomes,
     check_on_tool_error,
     run_calls,
 )
-from anaphora.client.options import RUN_KEYWORDS, ParamOptions
+from anaphora.client.options import RUN_KEYWORDS, RunOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed, Response
-from anaphora.client.turn import CLOSE_TICKS
+from anaphora.client.turn import CLOSE_TICKS, Turn
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Event, Message, Notice, Refusal, Reply, ReplyEnd, ToolResult
 from anaphora.values.conversation import unanswered
 
-if TYPE_CHECKING:
-    from . import Session
+from .turns import SessionTurns
 
 RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
@@ -86,31 +84,24 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
 
     def __init__(
         self,
-        session: Session,
-        messages: tuple[Message, ...] = (),
-        *,
-        max_turns: int = 50,
-        max_seconds: float | None = None,
-        max_cost_usd: Decimal | float | str | None = None,
-        parallel: bool = True,
-        tool_timeout: float | None = None,
-        on_tool_error: OnToolError = "report",
-        output: Any = None,
-        timeout: float | None = None,
-        **params: Unpack[ParamOptions],
+        turns: SessionTurns,
+        messages: tuple[Message, ...],
+        output: Any,
+        options: RunOptions,
     ) -> None:
-        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
-            raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
-        self._session = session
+        most = options.pop("max_turns", 50)
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise InvalidRequest(f"must be an int ≥ 1, not {most!r}", path="max_turns")
+        self._turns = turns
         self._messages = messages
-        self._turns = max_turns
-        self._seconds = seconds_of(max_seconds, "max_seconds")
-        self._usd = amount_of(max_cost_usd, "max_cost_usd")
-        self._parallel = flag_of(parallel, "parallel")
-        self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
-        self._on_tool_error = check_on_tool_error(on_tool_error)
-        self._timeout = seconds_of(timeout, "timeout")
-        self._params = params_of(params, RUN_KEYWORDS, session.sent_tools)
+        self._most = most
+        self._seconds = seconds_of(options.pop("max_seconds", None), "max_seconds")
+        self._usd = amount_of(options.pop("max_cost_usd", None), "max_cost_usd")
+        self._parallel = flag_of(options.pop("parallel", True), "parallel")
+        self._tool_timeout = seconds_of(options.pop("tool_timeout", None), "tool_timeout")
+        self._on_tool_error = check_on_tool_error(options.pop("on_tool_error", "report"))
+        self._timeout = seconds_of(options.pop("timeout", None), "timeout")
+        self._params = params_of(options, RUN_KEYWORDS, turns.builder.tools.source.current)
         self._output = output
         self._until: float | None = None
         self._responses: list[Response[Parsed]] = []
@@ -133,15 +124,15 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         return self.result
 
     async def _make(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        session = self._session
+        turns = self._turns
         if self._usd is not None:
             self._check_priced()
         for _ in range(CLOSE_TICKS):  # a run that was left by `break` may still be closing
-            if not session.busy:
+            if not turns.busy:
                 break
             await asyncio.sleep(0)
-        session.check_idle()
-        session.running = True
+        turns.check_idle()
+        turns.running = True
         began = time.monotonic()
         self._until = None if self._seconds is None else began + self._seconds
         try:
@@ -159,21 +150,21 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                     else:
                         yield step
         finally:
-            session.running = False
+            turns.running = False
 
     async def _take_steps(
         self, *, stream: bool
     ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
         """Events, results, and at last the reason to stop."""
-        session = self._session
-        if session.id is not None:
-            await session._load()  # new messages follow a history that is compacted already
+        turns = self._turns
+        if turns.keeper is not None:
+            await turns.load()  # new messages follow a history that is compacted already
         if self._messages:
             self._check_answered()
             for message in self._messages:
-                self._failures += session.keep(message)
+                self._failures += turns.history.keep(message)
         else:
-            session.check_unfinished()
+            turns.check_unfinished()
         while True:
             if self._left() == 0.0:  # before tools are begun, too
                 yield "seconds"
@@ -184,7 +175,8 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                 yield bound
                 return
             timeout = _sooner(self._left(), self._timeout)
-            turn = session.send(None, output=self._output, timeout=timeout, **self._params)
+            options: Any = {"timeout": timeout, **self._params}
+            turn: Turn[Parsed] = Turn(turns, turns.builder.request(None, self._output, options))
             try:
                 if stream:
                     async with turn as events:
@@ -211,18 +203,18 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     async def _run_tools(self) -> tuple[ToolResult, ...]:
         """Runs the tool calls of the last reply that have no results yet. Results are kept also
         where the run is cancelled: a tool that has run is not run again."""
-        session = self._session
-        calls = unanswered(session.conversation)
+        turns = self._turns
+        calls = unanswered(turns.history.messages)
         if not calls:
             return ()
-        registry = session.tools
+        registry = turns.builder.tools.registry
         if registry is None:
             raise InvalidRequest(
                 f"the model calls {calls[0].name!r}, and the session has no function to run it;"
                 " send its result with `send`, or give the session functions: tools=[function]",
                 path="tools",
             )
-        choice = self._params.get("tool_choice") or session.tool_choice
+        choice = self._params.get("tool_choice") or turns.builder.params.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(), self._tool_timeout)
         outcomes = ToolOutcomes()
@@ -239,13 +231,13 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             self._tool_errors += outcomes.errors
             results = tuple(outcomes.results)
             if results:
-                self._failures += session.keep(Message(role="tool", parts=results))
+                self._failures += turns.history.keep(Message(role="tool", parts=results))
         if outcomes.raised is not None and self._left() != 0.0:
             raise outcomes.raised
         return results
 
     def _bound(self) -> RunStop | None:
-        if len(self._responses) >= self._turns:
+        if len(self._responses) >= self._most:
             return "turns"
         if self._left() == 0.0:
             return "seconds"
@@ -255,7 +247,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             self._check_priced()
             return None
         spent = _sum(self._responses)
-        if spent is None or not self._session.priced:
+        if spent is None or not self._is_priced:
             # Not an error: the responses were paid for, and are the run's result.
             unknown = "max_cost_usd cannot be checked, because the cost of a turn is unknown"
             self._failures.append(Notice("price_unknown", unknown))
@@ -265,16 +257,21 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     def _left(self) -> float | None:
         return None if self._until is None else max(0.0, self._until - time.monotonic())
 
+    @property
+    def _is_priced(self) -> bool:
+        return self._turns.route.current.price(time.time()) is not None
+
     def _check_priced(self) -> None:
-        if not self._session.priced:
+        if not self._is_priced:
+            model = self._turns.route.current.model
             raise InvalidRequest(
-                f"no price is known for {self._session.model}, so its cost cannot be bounded; use"
+                f"no price is known for {model}, so its cost cannot be bounded; use"
                 " max_turns, or set a price under `prices` of the provider in llm.yaml",
                 path="max_cost_usd",
             )
 
     def _check_answered(self) -> None:
-        if calls := unanswered(self._session.conversation):
+        if calls := unanswered(self._turns.history.messages):
             raise missing_result(calls[0])
 
 

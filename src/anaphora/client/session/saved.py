@@ -9,21 +9,27 @@ decoded strictly, and one that cannot be used starts the conversation anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
 from anaphora.cache.plan.saved import SavedPlanner
+from anaphora.cache.saved_call import (
+    SavedCall,
+    SavedFormat,
+    check_bills,
+    restore_call,
+)
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.simulator import Span
+from anaphora.cache.simulator import RenderedPrompt, SlotPredictor
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
 from anaphora.cache.simulator.view import Position, SavedCache, Time
+from anaphora.client.target import Target
 from anaphora.errors import Parse
-from anaphora.prompt import Continuation, PromptIR
-from anaphora.rendered import CacheHandle, ChunkRun, Mark, Plan, Rendered
+from anaphora.prompt import Call, Continuation, PromptIR
+from anaphora.rendered import CacheHandle, ChunkRun, Rendered
 from anaphora.rendered.stored import (
     NewPiece,
     PieceRef,
@@ -34,49 +40,13 @@ from anaphora.rendered.stored import (
     store_run,
 )
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Message, SegmentRole, Ttl, Usage
+from anaphora.values import Conversation, Message, SegmentRole
 
-#: In front of every value: another version is not read.
-_VERSION = b"anaphora conversation 1\n"
+if TYPE_CHECKING:
+    from .turn_prompt import TurnPrompt
+
 _HISTORY, _TAIL = SegmentRole.CONVERSATION, SegmentRole.VOLATILE_TAIL
 _DYNAMIC, _STABLE = SegmentRole.DYNAMIC_CONTEXT, SegmentRole.STABLE_PREFIX
-
-
-class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The last call at one provider."""
-
-    at: Time
-    began: Time
-    usage: Usage
-    marks: tuple[Mark, ...]
-    automatic: Ttl | None
-    only_marks: bool
-    key: str | None
-    held: CacheHandle | None
-    spans: tuple[Span, ...]
-    """The simulator's outcome."""
-    cacheable: Position
-    cache_params: tuple[tuple[str, bytes], ...]
-    bills: Bills
-    runs: tuple[StoredRun, ...]
-    since: Time
-    """When the oldest of its pieces was stored."""
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(
-            marks=self.marks,
-            automatic=self.automatic,
-            only_marks=self.only_marks,
-            key=self.key,
-            held=self.held,
-        )
-
-    def run_like(self, run: ChunkRun) -> StoredRun | None:
-        for stored in self.runs:
-            if (stored.section, stored.role) == (run.section, run.role):
-                return stored
-        return None
 
 
 class SavedHandle(msgspec.Struct, frozen=True):
@@ -160,26 +130,14 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     continuation: Continuation | None
     compaction: SavedCompaction | None
 
-    def encode(self) -> bytes:
-        return _VERSION + _encode(self)
-
-    @classmethod
-    def decode(cls, data: object) -> SavedConversation:
-        """Raises `Parse`, or what msgspec raises, for a value that is none of ours."""
-        if not isinstance(data, bytes):
-            raise Parse(f"the store returned {type(data).__name__} instead of bytes")
-        if not data.startswith(_VERSION):
-            raise Parse("it was written by another version")
-        return _decode(data[len(_VERSION) :])
-
     def pieces(self) -> set[bytes]:
         """The names of all pieces that are stored beside it."""
         refs = (ref for state in self.states for run in state.call.runs for ref in run.pieces)
         return {ref.digest for ref in refs if not ref.packed}
 
 
+FORMAT = SavedFormat(b"anaphora conversation 1\n", SavedConversation)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(SavedConversation).decode
 
 
 class PastCall:
@@ -189,8 +147,8 @@ class PastCall:
         """Raises where the state contradicts itself."""
         for run in saved.call.runs:
             run.check()
-        _check_bills(saved.bills)
-        _check_bills(saved.call.bills)
+        saved.call.check()
+        check_bills(saved.bills)
         self.saved = saved
         self.pieces: dict[bytes, bytes] = {}
         """Those that were read from the store."""
@@ -225,26 +183,25 @@ class PastCall:
                 run or restore_run(stored, self.pieces)
                 for run, stored in zip(self._runs, call.runs, strict=True)
             )
-            chunks = sum(run.count for run in runs)
-            if call.cacheable > chunks or any(mark.chunk >= chunks for mark in call.marks):
-                raise Parse("its marks are behind its end")
-            envelope = msgspec.structs.replace(
-                rendered.envelope, source=None, cache_params=call.cache_params
-            )
-            earlier = msgspec.structs.replace(
-                rendered,
-                runs=runs,
-                cacheable=call.cacheable,
-                envelope=envelope,
-                body_order=None,
-                marks=(),
-                bills=call.bills,
-                notices=(),
-            )
-            self.sent = SentCall(
-                rendered=earlier, plan=call.plan, at=call.at, began=call.began, usage=call.usage
-            )
+            self.sent = restore_call(call, rendered, runs)
         return self.sent
+
+    def render(self, target: Target, call: Call) -> Rendered:
+        """The prompt of a call that follows this one."""
+        self.rendered = target.render(call, self.rendered)
+        return self.rendered
+
+    def restore(
+        self, rendered: Rendered, target: Target, predictor: SlotPredictor | None
+    ) -> SentCall:
+        """The last call; what it left at the provider is restored."""
+        sent = self.resolve(rendered)
+        with target.memory.lock:
+            prompt = RenderedPrompt(sent.rendered, sent.marks)
+            target.memory.current().restore(prompt, self.saved.cache)
+        if predictor is not None and self.saved.slot is not None:
+            predictor.restore(self.saved.slot, sent.rendered)
+        return sent
 
     def limited(self, rendered: Rendered) -> Rendered:
         """The prompt, whose reusable part ends with the dynamic context that has changed since."""
@@ -253,7 +210,7 @@ class PastCall:
             if run.role in (_HISTORY, _TAIL):
                 break
             if run.role is _DYNAMIC:
-                stored = self.saved.call.run_like(run)
+                stored = _run_like(self.saved.call, run)
                 now, before = message_digests(run.source), () if stored is None else stored.sources
                 same = _common(now, before)
                 if same < len(now):
@@ -264,35 +221,50 @@ class PastCall:
         return rendered
 
 
-def save_call(
-    sent: SentCall, spans: tuple[Span, ...], before: SavedCall | None
-) -> tuple[SavedCall, dict[int, NewPiece]]:
-    """A call as it is stored, and the pieces that its runs lack, by the index of the run."""
-    runs: list[StoredRun] = []
-    new: dict[int, NewPiece] = {}
-    for index, run in enumerate(sent.rendered.runs):
-        stored, piece = store_run(run, None if before is None else before.run_like(run))
-        runs.append(stored)
-        if piece is not None:
-            new[index] = piece
-    plan, usage = sent.marks, sent.usage or Usage()
-    call = SavedCall(
-        at=sent.at or 0.0,
-        began=sent.began or 0.0,
-        usage=msgspec.structs.replace(usage, raw=None),
-        marks=plan.marks,
-        automatic=plan.automatic,
-        only_marks=plan.only_marks,
-        key=plan.key,
-        held=plan.held,
-        spans=spans,
-        cacheable=sent.rendered.cacheable,
-        cache_params=sent.rendered.envelope.cache_params,
-        bills=sent.rendered.bills,
-        runs=tuple(runs),
-        since=before.since if before is not None else sent.at or 0.0,
-    )
-    return call, new
+class LastReply:
+    """The last reply at one provider, which the next call continues where the provider has stored
+    it."""
+
+    def __init__(self, reply_id: str | None = None, chain: SavedChain | None = None) -> None:
+        self.id = reply_id
+        """The provider's."""
+        self.committed: Conversation | None = None
+        """The conversation that ends with it."""
+        self.prompt: PromptIR | None = None
+        """The rest of the prompt that it answers."""
+        self._chain = chain
+        """What an earlier session knew of these, until a prompt was compared with it."""
+
+    def continued(self, turn: TurnPrompt, store: bool | None) -> Continuation | None:
+        """Continues it, where the prompt still begins with the stored one. `store` is the app's
+        choice; None: as its prompt did."""
+        if self.id is None or not (store or (store is None and turn.continues)):
+            return None
+        if self._chain is not None:
+            self._follow(self._chain, turn)
+        committed = self.committed
+        if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+            return None
+        if turn.is_whole and (self.prompt is None or not _begins_alike(self.prompt, turn.ir)):
+            return None
+        return Continuation(self.id, committed[-1].id)
+
+    def _follow(self, chain: SavedChain, turn: TurnPrompt) -> None:
+        """Compares a prompt with the stored response of an earlier session."""
+        self._chain = None
+        if len(turn.history) < chain.messages:
+            return
+        history = turn.history.prefix(chain.messages)
+        if messages_digest(history) == chain.digest:
+            self.committed = history
+            self.prompt = turn.ir if _beginning_digest(turn.ir) == chain.begins else None
+
+    def chain(self) -> SavedChain | None:
+        """For a later session."""
+        if self.committed is None:
+            return None
+        begins = b"" if self.prompt is None else _beginning_digest(self.prompt)
+        return SavedChain(len(self.committed), messages_digest(self.committed), begins)
 
 
 def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
@@ -302,7 +274,7 @@ def with_piece(call: SavedCall, index: int, ref: PieceRef) -> SavedCall:
     return msgspec.structs.replace(call, runs=(*call.runs[:index], run, *call.runs[index + 1 :]))
 
 
-def beginning_digest(prompt: PromptIR) -> bytes:
+def _beginning_digest(prompt: PromptIR) -> bytes:
     """Of system prompt and stable prefix, which a stored response holds."""
     stable = message_digests(prompt.run(_STABLE))
     return blake3(_encode((prompt.system_field(), stable))).digest()
@@ -315,11 +287,11 @@ def messages_digest(messages: Iterable[Message], *, ids: bool = True) -> bytes:
     return digest.digest()
 
 
-def _check_bills(bills: Bills) -> None:
-    if any(estimated <= 0 or billed <= 0 for estimated, billed in bills) or any(
-        one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(bills)
-    ):
-        raise ValueError("bills rise")
+def _run_like(call: SavedCall, run: ChunkRun) -> StoredRun | None:
+    for stored in call.runs:
+        if (stored.section, stored.role) == (run.section, run.role):
+            return stored
+    return None
 
 
 def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
@@ -327,3 +299,27 @@ def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:
     while same < min(len(one), len(two)) and one[same] == two[same]:
         same += 1
     return same
+
+
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those of a stored response. They are not sent
+    again, so the model would continue with the stored ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)
+
+
+def store_runs(
+    rendered: Rendered, before: SavedCall | None
+) -> tuple[tuple[StoredRun, ...], dict[int, NewPiece]]:
+    """The runs of a prompt as they are stored, and the pieces that they lack, by the index of the
+    run."""
+    runs: list[StoredRun] = []
+    new: dict[int, NewPiece] = {}
+    for index, run in enumerate(rendered.runs):
+        stored, piece = store_run(run, None if before is None else _run_like(before, run))
+        runs.append(stored)
+        if piece is not None:
+            new[index] = piece
+    return tuple(runs), new

@@ -3,100 +3,114 @@ against the prefix sent before, sent, and compared with its bill."""
 
 from __future__ import annotations
 
+import copy
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 
-from anaphora.client.arguments import missing_result, seconds_of
-from anaphora.client.content import Content, messages_of
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
-from anaphora.client.options import TurnOptions
-from anaphora.client.parameters import params_of
-from anaphora.client.response import Output, Response
-from anaphora.client.routing import conversation_key
-from anaphora.client.structured import Structured
+from anaphora.client.observe import EndedCall, Watchers
+from anaphora.client.options import KeepWarm, OnPrefixBreak
+from anaphora.client.response import Record, Response
+from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
-from anaphora.client.turn import Turn, TurnRequest
+from anaphora.client.turn import Caller, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import PromptIR
-from anaphora.values import Message, Notice, Opaque, SegmentRole, ToolResult
-from anaphora.values.conversation import unanswered
+from anaphora.values import Notice, SegmentRole
 
-from .call_builder import is_plain
+from .cached_prefix import CachedPrefix
+from .call_builder import CallBuilder
 from .handles import Handles
-from .kept import KeptConversation
+from .history import SessionHistory
+from .keep_warm import CacheRefresher, refresh_request
+from .keeper import NOT_LOADED, ConversationKeeper
 from .preview import check_prefix
 from .provider_state import ProviderState
-from .turn_prompt import TurnPrompt, turn_prompt
+from .saved import SavedConversation
+from .turn_prompt import TurnPrompt
+
+if TYPE_CHECKING:
+    from anaphora.client.mcp.servers import SessionServers
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 
 
-class SessionTurns(KeptConversation):
-    """The turns of a session."""
+class SessionTurns(Caller):
+    """The turns of a session, and what lasts from one to the next: the history, the state at each
+    provider, MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded
+    from a store before the first turn, and saved there after each."""
 
-    @overload
-    def send(
+    def __init__(
         self,
-        content: Content | None = None,
+        route: SessionRoute,
+        builder: CallBuilder,
+        history: SessionHistory,
         *,
-        output: None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Turn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
-        **options: Unpack[TurnOptions],
-    ) -> Turn[Output]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: object,
-        **options: Unpack[TurnOptions],
-    ) -> Turn[Any]: ...
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: Any = None,
-        **options: Unpack[TurnOptions],
-    ) -> Turn[Any]:
-        """A turn. Await it for the response, or iterate over it to stream.
+        on_prefix_break: OnPrefixBreak,
+        timeout: float | None,
+        on_wait: Callable[[float], None] | None,
+        watchers: Watchers,
+        holders: set[Handles],
+    ) -> None:
+        """`holders` has all handles that hold something, for the client to release at its end."""
+        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
+        self.route = route
+        self.builder = builder
+        self.history = history
+        self._on_prefix_break: OnPrefixBreak = on_prefix_break
+        self.states: dict[Target, ProviderState] = {}
+        self.handles: dict[Target, Handles] = {}
+        self._holders = holders
+        self.keeper: ConversationKeeper | None = None
+        self._turn: TurnPrompt | None = None
+        """The prompt of the turn in flight: the app's function is called once for all attempts."""
+        self.load_notices: tuple[Notice, ...] = ()
+        """Of loading the conversation, for the next response."""
+        self.last_turn: tuple[TurnPrompt, TurnRequest] | None = None
+        """What the last call was made of."""
+        self.servers: SessionServers | None = None
+        """MCP servers whose tools it uses."""
+        self.refresher: CacheRefresher | None = None
+        """Keeps the cached prefix alive between two turns."""
+        self._audit_id, self._audited = "", 0
+        """Of the conversation in an audit log, where it has no name, and the calls in it."""
+        self.running = False
+        self.last: Response | None = None
+        self.cost_usd: Decimal | None = Decimal(0)
+        """The cost of the conversation so far; None once a price was unknown."""
 
-        `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
-        schema); other keywords are parameters of this call alone: `max_tokens`, `tool_choice`, ….
-        The conversation grows only when the reply is complete; a call that fails leaves it as it
-        was.
-        """
-        return Turn(self, self._request(content, output, options))
+    def fork(self, name: str | None) -> SessionTurns:
+        """The same past; what follows is separate."""
+        other = copy.copy(self)
+        if self.keeper is not None:
+            past = any(state.past is not None for state in self.states.values())
+            other.keep_with(self.keeper.forked(name, past=past))
+        other.history = self.history.fork(stored=other.keeper is not None)
+        other.states = {target: state.fork() for target, state in self.states.items()}
+        other.handles = {}
+        other._turn = None
+        other._audit_id, other._audited = "", 0
+        other._busy = other.running = False
+        if (warm := self.refresher) is not None:
+            other.keep_warm(warm.settings, warm.among)
+        other.route = self.route.fork()
+        return other
 
-    def _request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
-        timeout = options.pop("timeout", None) if options else None
-        # Nearly every turn is a text.
-        text = content if isinstance(content, str) and not content.isspace() else ""
-        return TurnRequest(
-            messages=(Message.user(text),) if text else messages_of(content),
-            params=params_of(options, tools=self._builder.tools.source.current) if options else {},
-            output=None if output is None else self._builder.output(output),
-            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
-        )
+    # ── A turn ───────────────────────────────────────────────────────────────────────────────────
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
         if self._busy:
             self.check_idle()
         self._turn = None
-        self._check_turn(request)
-        targets = self._order(request, self._prompt)
+        self.history.check_turn(request)
+        targets = self.order(request, self._prompt)
         if request.prewarm and not targets[0].endpoint.features.prewarms:
             endpoint = targets[0].endpoint
             raise InvalidRequest(
@@ -105,95 +119,60 @@ class SessionTurns(KeptConversation):
                 path="prewarm",
             )
         self._busy = True
-        if self._refresher is not None:
-            self._refresher.turn_began()
+        if self.refresher is not None:
+            self.refresher.turn_began()
         return targets
 
-    def _check_turn(self, request: TurnRequest) -> None:
-        """Raises where every provider would refuse the messages. A prompt from the app may bring
-        what the history lacks."""
-        if request.prewarm or not self._source.from_keywords:
-            return
-        history, added = self._conversation, request.messages
-        if not added and not history and not self._source.state:
-            raise InvalidRequest("there is nothing to send yet; give a text", path="content")
-        if not (calls := unanswered(history)):
-            return
-        parts = (part for message in added for part in message.parts)
-        results = {part.call_id for part in parts if isinstance(part, ToolResult)}
-        missing = [call for call in calls if call.id not in results]
-        if missing:
-            raise missing_result(missing[0])
-
-    def check_unfinished(self) -> None:
-        """Raises where the model has answered, so that a run without content has nothing to
-        continue. A reply that the provider paused ends with what it is to go on with."""
-        history = self._conversation
-        if not self._source.from_keywords or self._source.state or not history:
-            return
-        last = history[-1]
-        if last.role != "assistant" or unanswered(history):
-            return
-        paused = self.last is not None and self.last.stop_reason == "pause"
-        if not paused and not (last.parts and isinstance(last.parts[-1], Opaque)):
-            reason = "the conversation ends with the model's answer: there is nothing to continue"
-            raise InvalidRequest(f"{reason}; give a text", path="content")
-
-    def _order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
-        if self._route.only is not None:
-            return self._route.only
+    def order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
+        if self.route.only is not None:
+            return self.route.only
 
         def key() -> bytes:
-            state = self._state(self._route.current)
-            return conversation_key(self._builder.call(state, prompt(), request))
+            state = self.state(self.route.current)
+            return conversation_key(self.builder.call(state, prompt(), request))
 
-        return self._route.order(key, time.monotonic(), self._states)
+        return self.route.order(key, time.monotonic(), self.states)
 
     def _prompt(self) -> TurnPrompt:
         if self._turn is None:
-            self._sent_from = self._conversation
-            self._turn = self._next_prompt()
+            self.history.sent_from = self.history.messages
+            self._turn = self.history.next_prompt()
         return self._turn
 
-    def _next_prompt(self) -> TurnPrompt:
-        """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
-        prompt, memory = self._source.current(), self._memory
-        if self._is_kept:
-            memory = self._with_compaction(prompt, memory)
-        if memory.boundary is None and isinstance(prompt, PromptIR) and is_plain(prompt):
-            return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
-        return turn_prompt(prompt, self._conversation, self._answered, memory)
-
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
-        state, request = self._state(flight.targets[index]), flight.request
-        prompt = self._prompt()
-        if state.past is not None:
-            call = self._builder.call(state, prompt, request, stream=flight.stream, whole=again)
-            state = await self._load_past(state, call)
+        target, request = flight.targets[index], flight.request
+        state, prompt = self.state(target), self._prompt()
+        if state.past is not None and self.keeper is not None:
+            call = self.builder.call(state, prompt, request, stream=flight.stream, whole=again)
+            if not await self.keeper.load_past(state, state.past, call):  # it is forgotten
+                self.load_notices = self.keeper.notices
+                self.states[target] = state = ProviderState(state.target)
+                self.handles.pop(target, None)
+        handles = self.handles.get(target)
         # A prompt that was too long is compacted; otherwise what it referred to is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
-        if whole and state.handles is not None:
-            state.handles.forget()
-        prepared = self._builder.prepare(
+        if whole and handles is not None:
+            handles.forget()
+        prepared = self.builder.prepare(
             state, prompt, request, stream=flight.stream, whole=whole, too_long=too_long
         )
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
-        listed = () if self._servers is None else self._servers.take_notices()
+        listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
             expected = compacted or any(each.code == ADDED for each in listed)
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
-        prepared.notices += self._load_notices + listed
+        prepared.notices += self.load_notices + listed
         if whole:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
-            if state.handles is None:
-                state.handles = Handles(state, self._holders)
-            await state.handles.run_preludes(prepared)
+            if handles is None:
+                handles = self.handles[target] = Handles(state, self._holders)
+            await handles.run_preludes(prepared)
         assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
         prepared.outgoing = state.endpoint.outgoing(assembled)
         if prepared.plan.held is not None:
@@ -202,26 +181,26 @@ class SessionTurns(KeptConversation):
         elif prepared.call.ir.continuation is not None:
             assert prepared.turn is not None
             prepared.prepare_again_on = (NotFound,) if prepared.turn.is_whole else ()
-        if self._builder.compact_at and not request.prewarm:
+        if self.builder.compact_at and not request.prewarm:
             prepared.prepare_again_on += (ContextOverflow,)
         return prepared
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
-        return self._state(target).tokens(prepared)
+        return self.state(target).tokens(prepared)
 
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared, target = flight.reply, flight.prepared[flight.index], flight.target
         assert reply is not None
-        state, request = self._states[target], flight.request
+        state, request = self.states[target], flight.request
         moved: tuple[Notice, ...] = ()
-        if self._route.only is None:
-            moved = flight.guarded("routing_failed", (), self._route.settle, target, self._states)
+        if self.route.only is None:
+            moved = flight.guarded("routing_failed", (), self.route.settle, target, self.states)
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
         warm: tuple[Notice, ...] = ()
-        if self._refresher is not None and not request.prewarm:
-            paid, warm = self._refresher.take_cost()
+        if self.refresher is not None and not request.prewarm:
+            paid, warm = self.refresher.pause.cost()
             if judgement is not None:
                 judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
@@ -234,8 +213,8 @@ class SessionTurns(KeptConversation):
         self.add_cost(flight.cost_usd)
         if not request.prewarm:
             if prepared.turn is not None:
-                self._last_turn = prepared.turn, request
-            state.reply_id = reply.id or None
+                self.last_turn = prepared.turn, request
+            state.reply.id = reply.id or None
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)
@@ -252,24 +231,23 @@ class SessionTurns(KeptConversation):
         changed the conversation meanwhile."""
         assert flight.reply is not None
         added, reply = flight.request.messages, flight.reply.message
-        turn = prepared.turn if self._conversation is self._sent_from else None
+        turn = prepared.turn if self.history.messages is self.history.sent_from else None
         if turn is not None:
             if turn is not self._turn:
-                self._expect_prefix_changes()  # it was compacted
-                if self._turn is not None:
-                    self._note_compaction(self._turn.history, turn.history)
+                self.expect_prefix_changes()  # it was compacted
+                if self._turn is not None and self.keeper is not None:
+                    self.history.note_compaction(self._turn.history, turn.history)
             state.prefix_change_expected = False
-            self._memory = turn.memory
+            self.history.memory = turn.memory
             conversation = prepared.call.ir.run(_HISTORY).append(reply)
         else:
-            conversation = self._conversation.append(*added, reply)
-        self._conversation = self._answered = conversation
+            conversation = self.history.messages.append(*added, reply)
+        unsaved = self.history.answer(conversation, len(added) + 1)
         # A stored response is continued where it holds the beginning of the prompt.
-        state.committed = conversation if turn is not None else None
-        state.stored = turn.ir if turn is not None else None
-        if self._save is not None:
-            self._unsaved += conversation[-len(added) - 1 :]
-            flight.guarded("save_failed", None, self._save_pending)
+        state.reply.committed = conversation if turn is not None else None
+        state.reply.prompt = turn.ir if turn is not None else None
+        if unsaved:
+            flight.guarded("save_failed", None, self.history.save_pending)
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)
@@ -280,8 +258,8 @@ class SessionTurns(KeptConversation):
     def _end(self) -> None:
         self._busy = False
         self._turn = None
-        if self._refresher is not None:
-            self._refresher.turn_ended()
+        if self.refresher is not None:
+            self.refresher.turn_ended()
 
     def add_cost(self, cost_usd: Decimal | None) -> None:
         """To that of the conversation, which is unknown from then on where this is."""
@@ -290,8 +268,130 @@ class SessionTurns(KeptConversation):
         else:
             self.cost_usd = None
 
-    def _state(self, target: Target) -> ProviderState:
-        state = self._states.get(target)
+    def state(self, target: Target) -> ProviderState:
+        state = self.states.get(target)
         if state is None:
-            state = self._states[target] = ProviderState(target.begun())
+            state = self.states[target] = ProviderState(target.begun())
         return state
+
+    @property
+    def busy(self) -> bool:
+        return self._busy or self.running
+
+    def check_idle(self) -> None:
+        if self.busy:
+            raise InvalidRequest(
+                "this conversation already has a turn in flight; use fork() for parallel turns",
+                path="session",
+            )
+
+    def check_unfinished(self) -> None:
+        """Raises where a run without content has nothing to continue."""
+        last = self.last
+        self.history.check_unfinished(paused=last is not None and last.stop_reason == "pause")
+
+    def expect_prefix_changes(self) -> None:
+        for state in self.states.values():
+            state.prefix_change_expected = True
+
+    # ── A conversation with an id ────────────────────────────────────────────────────────────────
+
+    def keep_with(self, keeper: ConversationKeeper | None) -> None:
+        self.keeper = keeper
+        self._is_kept = keeper is not None
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return self.ended_call(super()._ended(flight, record))
+
+    def ended_call(self, ended: EndedCall) -> EndedCall:
+        """A call of this conversation, for an audit log."""
+        self._audit_id = self._audit_id or secrets.token_hex(8)
+        self._audited += 1
+        name = None if self.keeper is None else self.keeper.saved_as
+        return msgspec.structs.replace(
+            ended, conversation=self._audit_id, turn=self._audited, session=name or ""
+        )
+
+    async def load(self) -> None:
+        """Loads the conversation, once. Never fails."""
+        keeper = self.keeper
+        if keeper is None or keeper.loaded:
+            return
+        async with keeper.loading:
+            if not keeper.loaded:
+                self._restore(keeper, await keeper.load())
+                keeper.loaded, self.load_notices = True, keeper.notices
+
+    def load_now(self) -> None:
+        """The same for methods that cannot wait, as far as the store allows."""
+        keeper = self.keeper
+        if keeper is not None and not keeper.loaded:
+            self._restore(keeper, keeper.load_now())
+            self.load_notices = keeper.notices if keeper.loaded else (NOT_LOADED,)
+
+    def _restore(self, keeper: ConversationKeeper, saved: SavedConversation | None) -> None:
+        """Continues from what an earlier session saved."""
+        restored = None
+        if saved is not None:
+            restored = keeper.restore_states(saved, self.route, self._holders)
+        if saved is None or restored is None:
+            return
+        states, handles = restored
+        compacted = self.history.memory.boundary is not None  # before it was loaded
+        self.states |= states
+        self.handles |= handles
+        current = self.route.find(*saved.current)
+        if current in states:
+            self.route.settle(current, self.states)
+        self.cost_usd = None if saved.cost_usd is None else Decimal(saved.cost_usd)
+        if compacted:
+            self.expect_prefix_changes()
+        else:
+            self.history.restore(saved)
+
+    async def _stored(self, response: Response) -> Response:
+        keeper, current, memory = self.keeper, self.route.current, self.history.memory
+        assert keeper is not None
+        keeper.notices = self.load_notices = ()
+        conversation = SavedConversation(
+            process=keeper.process,
+            current=(current.endpoint.id, current.model),
+            cost_usd=None if self.cost_usd is None else str(self.cost_usd),
+            states=(),
+            boundary=memory.boundary,
+            continuation=memory.continuation,
+            compaction=self.history.compaction,
+        )
+        chained = bool(self.builder.store) or memory.continuation is not None
+        notices = await keeper.save(conversation, self.states, chained=chained)
+        return self._noted(response, notices) if notices else response
+
+    # ── Between two turns ────────────────────────────────────────────────────────────────────────
+
+    def use_servers(self, servers: SessionServers) -> None:
+        """Starts these MCP servers before the first turn."""
+        self.servers, self._opens = servers, servers.open
+
+    def keep_warm(self, settings: KeepWarm, among: WeakSet[CacheRefresher]) -> None:
+        """Keeps the cached prefix alive from the next turn on, within these bounds; `among` are
+        the refreshers of all sessions."""
+        self.refresher = CacheRefresher(self, settings, among)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a call of the conversation is under way; a tool may be while none is."""
+        return self._busy
+
+    @property
+    def watchers(self) -> Watchers:
+        return self._watchers
+
+    @property
+    def refreshed_state(self) -> ProviderState | None:
+        """The state whose prefix is kept alive; None before the first call."""
+        return None if self.last_turn is None else self.state(self.route.current)
+
+    def prepare_refresh(self, state: ProviderState, prefix: CachedPrefix) -> PreparedRequest | None:
+        assert self.last_turn is not None
+        turn, request = self.last_turn
+        return refresh_request(self.builder, state, turn, request, prefix)

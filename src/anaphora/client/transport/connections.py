@@ -1,46 +1,42 @@
-"""Connections for the transport: the URLs that requests go to, with their heads; sockets, and
-closing all of them."""
+"""The connections of the client and of the proxy: addresses, the pool, closing all of them.
+
+Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parser are aiohttp's;
+its `ClientSession` is left out, because it costs more than both (docs/decisions/0014), and adds
+headers. Redirects are not followed.
+
+Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
+below this module: a traceback with local variables would show headers and a proxy's password.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
+from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora import __version__
-from anaphora.client.config.secrets import Secret, SecretHeaders
-from anaphora.errors import InvalidRequest, Transport
+from anaphora.client.config.secrets import SecretHeaders
+from anaphora.errors import Transport
+from anaphora.version import __version__
 
 from . import errors
-from .decoding import ACCEPT_ENCODING
-
-if TYPE_CHECKING:
-    from .over_aiohttp import HttpExchange, RequestHead
+from .exchange import NetworkExchange, OutgoingRequest
+from .timer import SharedTimer
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
 KEEPALIVE_SECONDS = 45.0
-
 #: Bytes of one read. asyncio allocates as many each time; its own 256 KB are mapped anew.
 READ_BYTES = 64 * 1024
 
-#: The number of URLs whose routes are kept.
-MAX_ROUTES = 1024
-
 _AGENT = {"User-Agent": f"anaphora/{__version__}"}
-#: Methods that need no Content-Length without a body.
-_BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-#: Set by the transport alone: a second value would let the server end the message elsewhere.
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
-_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
-_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 class Destination(aiohttp.ClientRequest):
@@ -57,92 +53,50 @@ class Destination(aiohttp.ClientRequest):
         self.connection_key = super().connection_key
 
 
-class UrlRoute:
-    """A URL, the key of its connections, and the last head that was sent there."""
+class Address:
+    """Where requests go: a URL, and the proxy on the way to it."""
 
-    __slots__ = ("_defaults", "_target", "destination", "last", "url")
+    __slots__ = ("destination", "proxy", "url")
 
     def __init__(self, url: URL, proxy: URL | None, proxy_headers: SecretHeaders) -> None:
         self.url = url
+        self.proxy = proxy
+        """Without credentials: those are headers."""
         self.destination = Destination(url, proxy, proxy_headers)
-        self.last: tuple[str, SecretHeaders, RequestHead] | None = None
-        """The last request with a body: method, headers and head."""
-        self._target = url.raw_path_qs
-        if proxy is not None and url.scheme == "http":
-            bare = url.with_user(None) if url.raw_user or url.raw_password else url
-            self._target = str(bare.with_fragment(None))
-        else:
-            proxy_headers = SecretHeaders()
-        # aiohttp's own defaults, credentials of the URL included.
-        defaults = {**self.destination.headers, **proxy_headers}
-        self._defaults = SecretHeaders({**defaults, "Accept-Encoding": ACCEPT_ENCODING})
-
-    def head(self, method: str, headers: SecretHeaders, size: int) -> tuple[bytes, bytes]:
-        """Request line and headers of a request with a body of `size` bytes, and the line with
-        its length: what a `RequestHead` is made of."""
-        if not _TOKEN.fullmatch(method):
-            raise InvalidRequest("not an HTTP method", path="method")
-        if not _are_valid(headers):
-            # Not quoted: it may be a key.
-            raise InvalidRequest("invalid HTTP header", path="headers")
-        names = {name.lower() for name in headers}
-        if "authorization" in names and "Authorization" in self._defaults:
-            raise InvalidRequest("the URL also has credentials", path="headers")
-        return self._encode(method.upper(), headers, names, size)
-
-    def _encode(
-        self, method: str, headers: SecretHeaders, names: set[str], size: int
-    ) -> tuple[bytes, bytes]:
-        length = b"\r\n"
-        if size or method not in _BODILESS:
-            length = b"Content-Length: %d\r\n\r\n" % size
-        lines = [f"{method} {self._target} HTTP/1.1\r\n"]
-        lines += [
-            f"{name}: {self._defaults[name]}\r\n"
-            for name in self._defaults
-            if name.lower() not in names
-        ]
-        lines += [f"{name}: {headers[name]}\r\n" for name in headers]
-        if size and "content-type" not in names:
-            lines.append("Content-Type: application/octet-stream\r\n")
-        return "".join(lines).encode(), length
-
-
-def _are_valid(headers: SecretHeaders) -> bool:
-    for name, value in headers.items():
-        if not _TOKEN.fullmatch(name) or name.lower() in _FRAMING:
-            return False
-        if not (value.isascii() and value.isprintable()) and _FORBIDDEN.search(value):
-            return False
-    return True
 
 
 @lru_cache(maxsize=64)
-def connect_limit(seconds: float) -> aiohttp.ClientTimeout:
+def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=seconds)
 
 
 class Connections:
     """The connections of one transport, created in the first request's event loop."""
 
-    def __init__(self, proxy: Secret | None, ca: str | None, most: int) -> None:
-        self.proxy: URL | None = None
-        """Without credentials: those are headers."""
-        self._proxy_headers = SecretHeaders()
-        if proxy is not None:
-            self.proxy, self._proxy_headers = errors.read_proxy(proxy)
+    def __init__(
+        self,
+        ca: str | None,
+        most: int,
+        *,
+        closed: str = "the client was closed",
+        head_limits: Mapping[str, Any] = {},
+        silence: int | None = None,
+    ) -> None:
+        """`ca` is a file of certificates to trust instead of the system's, `most` the number of
+        connections, 0 for any. `closed` is the error of requests after `close`. `silence`: seconds
+        after which the system asks whether the other side is still there."""
         self._ssl = True if ca is None else errors.tls_context(ca)
         self._most = most
+        self._closed_reason = closed
+        self._head_limits = head_limits
+        self._silence = silence
         self.connector: aiohttp.TCPConnector | None = None
         self.closed = False
-        self.routes: dict[str, UrlRoute] = {}
-        self.active: dict[ResponseHandler, HttpExchange | None] = {}
+        self.active: dict[ResponseHandler, NetworkExchange | None] = {}
         """Every connection that was used, with the exchange it is used by now."""
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def start(self) -> aiohttp.TCPConnector:
-        if self.closed:
-            raise errors.permanent("the client is closed", "connect")
         self.connector = aiohttp.TCPConnector(
             limit=self._most,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -153,8 +107,10 @@ class Connections:
 
     async def close(self) -> None:
         """Return when every socket is closed."""
+        self.closed = True
         connector, self.connector = self.connector, None
-        assert connector is not None
+        if connector is None:
+            return
         for sock in list(self._sockets):
             try:
                 # A peer that does not read must not delay the last write.
@@ -166,13 +122,78 @@ class Connections:
         while any(sock.fileno() != -1 for sock in self._sockets):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    def route(self, url: str) -> UrlRoute:
-        if len(self.routes) >= MAX_ROUTES:
-            self.routes.clear()
-        route = self.routes[url] = UrlRoute(errors.read_url(url), self.proxy, self._proxy_headers)
-        return route
+    async def exchange(
+        self, address: Address, request: OutgoingRequest, timer: SharedTimer | None = None
+    ) -> NetworkExchange:
+        """Sends a request; returns when the head of the response has arrived. Without a timer, no
+        time limit applies once the connection is there."""
+        while True:
+            exchange, reused = await self._connect(address, request, timer)
+            try:
+                await exchange.send(self._head_limits)
+                return exchange
+            except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
+                exchange.abort()
+                failure = errors.no_response(
+                    error,
+                    request.timeouts,
+                    address.url,
+                    address.proxy,
+                    written=exchange.written,
+                    reused=reused,
+                )
+            except BaseException as error:
+                exchange.abort()
+                error.__traceback__ = None
+                raise
+            if self.closed:
+                failure = self._closed_error(address.url)
+            if failure.phase == "send" and reused and exchange.written and request.repeatable:
+                continue
+            try:
+                raise failure
+            finally:
+                del failure  # the traceback keeps this frame
 
-    def track(self, protocol: ResponseHandler) -> None:
+    async def _connect(
+        self, address: Address, request: OutgoingRequest, timer: SharedTimer | None
+    ) -> tuple[NetworkExchange, bool]:
+        """An exchange on a connection, and whether the connection was used before."""
+        while True:
+            try:
+                if self.closed:
+                    raise RuntimeError
+                connector = self.connector or self.start()
+                limit = _connect_limit(request.timeouts.connect)
+                connection = await connector.connect(address.destination, [], limit)
+            except (aiohttp.ClientError, OSError) as error:
+                failure = errors.connect_error(error, request.timeouts, address.url, address.proxy)
+            except BaseException as error:
+                task = asyncio.current_task()
+                mine = isinstance(error, asyncio.CancelledError | RuntimeError)
+                if not (mine and self.closed and (task is None or not task.cancelling())):
+                    error.__traceback__ = None
+                    raise
+                failure = self._closed_error(address.url)
+            else:
+                protocol = connection.protocol
+                assert protocol is not None
+                reused = protocol in self.active
+                if not reused:
+                    self._track(protocol)
+                elif protocol.should_close:
+                    # The server sent data unasked; it would be read as our response.
+                    connection.close()
+                    continue
+                return NetworkExchange(connection, self.active, request, address.url, timer), reused
+            if self.closed:
+                failure = self._closed_error(address.url)
+            try:
+                raise failure
+            finally:
+                del failure
+
+    def _track(self, protocol: ResponseHandler) -> None:
         """Prepare a connection, and tell its exchange when it is closed. aiohttp does so itself,
         except for a response with broken content encoding, whose reader would wait until its time
         limit."""
@@ -183,8 +204,8 @@ class Connections:
             self.active[protocol] = None
             protocol.closed.add_done_callback(partial(self._connection_closed, protocol))
 
-    def closed_error(self, url: URL) -> Transport:
-        return errors.permanent(f"{errors.host_of(url)}: the client was closed", "connect")
+    def _closed_error(self, url: URL) -> Transport:
+        return errors.permanent(f"{errors.host_of(url)}: {self._closed_reason}", "connect")
 
     def _connection_closed(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
         cause = closed.exception()
@@ -196,4 +217,8 @@ class Connections:
         family, kind, proto, _, _ = address
         sock = socket.socket(family=family, type=kind, proto=proto)
         self._sockets.add(sock)
+        if self._silence is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, self._silence)
         return sock

@@ -1,56 +1,96 @@
-"""The transport over aiohttp: pooled HTTP/1.1 connections, created in the first request's loop.
+"""The client's transport: pooled HTTP/1.1 connections, created in the first request's loop.
 
 No cookies, no redirects (a 3xx is a response like any other), no proxies from the environment.
-Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parser are aiohttp's;
-its `ClientSession` is left out, because it costs more than both (docs/decisions/0014).
-
-Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
-below this module: a traceback with local variables would show headers and a proxy's password.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from weakref import WeakSet
 
-import aiohttp
-from aiohttp.connector import Connection
-from aiohttp.http import RawResponseMessage
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora.client.config.secrets import Secret
+from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.errors import InvalidRequest
 
 from . import HttpRequest, errors
-from .connections import Connections, UrlRoute, connect_limit
-from .decoding import Decompressor, InvalidCompression
+from .connections import Address, Connections
+from .decoding import ACCEPT_ENCODING, Decompressor, InvalidCompression
+from .exchange import NetworkExchange, OutgoingRequest, RequestHead
 from .timer import SharedTimer
 
-#: Bodies up to this size are written together with the head, longer ones in pieces of this size.
-PIECE = 128 * 1024
+#: The number of URLs whose routes are kept.
+MAX_ROUTES = 1024
 
 #: Safe to send again when a kept-alive connection was closed.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+#: Methods that need no Content-Length without a body.
+_BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+#: Set by the transport alone: a second value would let the server end the message elsewhere.
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
-class RequestHead:
-    """Request line and headers. No frame but its own holds them: the local variables of others are
-    shown where an exception passes through, asyncio's included."""
+class UrlRoute(Address):
+    """A URL, the key of its connections, and the last head that was sent there."""
 
-    __slots__ = ("_length", "_lines")
+    __slots__ = ("_defaults", "_target", "last")
 
-    def __init__(self, lines: bytes, length: bytes) -> None:
-        self._lines = lines
-        self._length = length
+    def __init__(self, url: URL, proxy: URL | None, proxy_headers: SecretHeaders) -> None:
+        super().__init__(url, proxy, proxy_headers)
+        self.last: tuple[str, SecretHeaders, RequestHead] | None = None
+        """The last request with a body: method, headers and head."""
+        self._target = url.raw_path_qs
+        if proxy is not None and url.scheme == "http":
+            bare = url.with_user(None) if url.raw_user or url.raw_password else url
+            self._target = str(bare.with_fragment(None))
+        else:
+            proxy_headers = SecretHeaders()
+        # aiohttp's own defaults, credentials of the URL included.
+        defaults = {**self.destination.headers, **proxy_headers}
+        self._defaults = SecretHeaders({**defaults, "Accept-Encoding": ACCEPT_ENCODING})
 
-    def with_length(self, size: int) -> RequestHead:
-        """The same for a body of another size."""
-        return RequestHead(self._lines, b"Content-Length: %d\r\n\r\n" % size)
+    def head(self, method: str, headers: SecretHeaders, size: int) -> tuple[bytes, bytes]:
+        """Request line and headers of a request with a body of `size` bytes, and the line with
+        its length: what a `RequestHead` is made of."""
+        if not _TOKEN.fullmatch(method):
+            raise InvalidRequest("not an HTTP method", path="method")
+        if not _are_valid(headers):
+            # Not quoted: it may be a key.
+            raise InvalidRequest("invalid HTTP header", path="headers")
+        names = {name.lower() for name in headers}
+        if "authorization" in names and "Authorization" in self._defaults:
+            raise InvalidRequest("the URL also has credentials", path="headers")
+        return self._encode(method.upper(), headers, names, size)
 
-    def with_body(self, body: bytes = b"") -> memoryview:
-        """All bytes; a memoryview has no repr of them."""
-        return memoryview(b"".join((self._lines, self._length, body)))
+    def _encode(
+        self, method: str, headers: SecretHeaders, names: set[str], size: int
+    ) -> tuple[bytes, bytes]:
+        length = b"\r\n"
+        if size or method not in _BODILESS:
+            length = b"Content-Length: %d\r\n\r\n" % size
+        lines = [f"{method} {self._target} HTTP/1.1\r\n"]
+        lines += [
+            f"{name}: {self._defaults[name]}\r\n"
+            for name in self._defaults
+            if name.lower() not in names
+        ]
+        lines += [f"{name}: {headers[name]}\r\n" for name in headers]
+        if size and "content-type" not in names:
+            lines.append("Content-Type: application/octet-stream\r\n")
+        return "".join(lines).encode(), length
+
+
+def _are_valid(headers: SecretHeaders) -> bool:
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or name.lower() in _FRAMING:
+            return False
+        if not (value.isascii() and value.isprintable()) and _FORBIDDEN.search(value):
+            return False
+    return True
 
 
 class AiohttpTransport:
@@ -63,14 +103,21 @@ class AiohttpTransport:
         self, proxy: str | Secret | None = None, ca: str | None = None, connections: int = 256
     ) -> None:
         secret = Secret(proxy) if isinstance(proxy, str) else proxy
-        self._connections = Connections(secret, ca, connections)
+        self._proxy: tuple[URL | None, SecretHeaders] = None, SecretHeaders()
+        if secret is not None:
+            self._proxy = errors.read_proxy(secret)
+        self._connections = Connections(ca, connections)
+        self._routes: dict[str, UrlRoute] = {}
         self._timer: SharedTimer
         self._open: WeakSet[AiohttpResponse] = WeakSet()
 
     async def send(self, request: HttpRequest) -> AiohttpResponse:
-        connections = self._connections
-        connector = connections.connector or self._start()
-        route = connections.routes.get(request.url) or connections.route(request.url)
+        if self._connections.connector is None:
+            if self._connections.closed:
+                raise errors.permanent("the client is closed", "connect")
+            self._connections.start()
+            self._timer = SharedTimer(asyncio.get_running_loop())
+        route = self._routes.get(request.url) or self._route(request.url)
         method, size = request.method.upper(), len(request.body)
         last = route.last
         if size and last is not None and last[:2] == (request.method, request.headers):
@@ -80,228 +127,46 @@ class AiohttpTransport:
             head = RequestHead(*route.head(request.method, request.headers, size))
             if size:
                 route.last = request.method, request.headers, head
-        while True:
-            exchange, reused = await self._connect(connector, route, request)
-            try:
-                message, content = await exchange.send(method, head, request.body)
-                break
-            except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
-                exchange.abort()
-                failure = errors.no_response(
-                    error,
-                    request.timeouts,
-                    route.url,
-                    connections.proxy,
-                    written=exchange.written,
-                    reused=reused,
-                )
-            except BaseException as error:
-                exchange.abort()
-                error.__traceback__ = None
-                raise
-            if connections.closed:
-                failure = connections.closed_error(route.url)
-            if failure.phase == "send" and reused and exchange.written and method in _IDEMPOTENT:
-                continue
-            try:
-                raise failure
-            finally:
-                del failure  # the traceback keeps this frame
-        response = AiohttpResponse(exchange, message, content)
-        if not content.is_eof():
+        outgoing = OutgoingRequest(
+            method,
+            head,
+            request.body,
+            request.timeouts,
+            repeatable=method in _IDEMPOTENT,
+            on_write=request.on_write,
+        )
+        exchange = await self._connections.exchange(route, outgoing, self._timer)
+        response = AiohttpResponse(exchange, request.max_response_bytes)
+        if not exchange.content.is_eof():
             self._open.add(response)
         return response
 
     async def close(self) -> None:
         """Return when every socket is closed. Requests under way fail with `Transport`."""
-        connections = self._connections
-        connections.closed = True
-        if connections.connector is not None:
+        self._connections.closed = True
+        if self._connections.connector is not None:
             self._timer.close()
             for response in list(self._open):
                 await response.close()
-            await connections.close()
+        await self._connections.close()
 
-    def _start(self) -> aiohttp.TCPConnector:
-        connector = self._connections.start()
-        self._timer = SharedTimer(asyncio.get_running_loop())
-        return connector
-
-    async def _connect(
-        self, connector: aiohttp.TCPConnector, route: UrlRoute, request: HttpRequest
-    ) -> tuple[HttpExchange, bool]:
-        """An exchange on a connection, and whether the connection was used before."""
-        connections, timeouts = self._connections, request.timeouts
-        while True:
-            try:
-                limit = connect_limit(timeouts.connect)
-                connection = await connector.connect(route.destination, [], limit)
-            except (aiohttp.ClientError, OSError) as error:
-                failure = errors.connect_error(error, timeouts, route.url, connections.proxy)
-            except BaseException as error:
-                task = asyncio.current_task()
-                mine = isinstance(error, asyncio.CancelledError | RuntimeError)
-                if not (mine and connections.closed and (task is None or not task.cancelling())):
-                    error.__traceback__ = None
-                    raise
-                failure = connections.closed_error(route.url)
-            else:
-                protocol = connection.protocol
-                assert protocol is not None
-                reused = protocol in connections.active
-                if not reused:
-                    connections.track(protocol)
-                elif protocol.should_close:
-                    # The server sent data unasked; it would be read as our response.
-                    connection.close()
-                    continue
-                exchange = HttpExchange(connection, connections, request, route.url, self._timer)
-                return exchange, reused
-            if connections.closed:
-                failure = connections.closed_error(route.url)
-            try:
-                raise failure
-            finally:
-                del failure
-
-
-class HttpExchange:
-    """One request and its response on one connection. Ends with `release` or `abort`; both may be
-    called more than once."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        connections: Connections,
-        request: HttpRequest,
-        url: URL,
-        timer: SharedTimer,
-    ) -> None:
-        assert connection.protocol is not None
-        self.written = False
-        self.connection: Connection | None = connection
-        """None once it is over."""
-        self._protocol = connection.protocol
-        self._active = connections.active
-        self.request = request
-        self.url = url
-        self.timer = timer
-        self._content: aiohttp.StreamReader | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._set_active(self)
-
-    async def send(
-        self, method: str, head: RequestHead, body: bytes
-    ) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
-        """Send the request; return the response head, and the body as it arrives."""
-        protocol = self._protocol
-        protocol.set_response_params(
-            skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
-        )
-        self._write(head, body)
-        try:
-            while True:
-                message, content = await protocol.read()
-                if not 100 <= message.code < 200 or message.code == 101:
-                    break
-        finally:
-            self.timer.end(self)
-        self._content = content
-        return message, content
-
-    def release(self) -> None:
-        """Return the connection to the pool after the response was received to its end. Closes it
-        if the response came before the request was written: the rest is not sent."""
-        connection = self.connection
-        if connection is not None and self.written:
-            self.connection = None
-            self._set_active(None)
-            connection.release()
-        else:
-            self.abort()
-
-    def abort(self) -> None:
-        """Close the connection at once; its own `close` would wait for the peer to read what is
-        still to be written."""
-        connection = self.connection
-        if connection is None:
-            return
-        self.connection = None
-        self._set_active(None)
-        if self._writing is not None:
-            self._writing.cancel()
-        if connection.transport is not None:
-            connection.transport.abort()
-        connection.close()
-        self.fail(EOFError())
-
-    def fail(self, cause: BaseException) -> None:
-        """Tell the reader of the body that no more of it will come."""
-        content = self._content
-        if content is not None and not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError(), cause)
-
-    def expire(self) -> None:
-        self._protocol.set_exception(aiohttp.SocketTimeoutError())
-
-    def _set_active(self, exchange: HttpExchange | None) -> None:
-        if self._protocol in self._active:
-            self._active[self._protocol] = exchange
-
-    def _write(self, head: RequestHead, body: bytes) -> None:
-        protocol = self._protocol
-        if protocol.transport is None:
-            return  # closed already; reading raises
-        if self.request.on_write is not None:
-            self.request.on_write()
-        rest = memoryview(body)
-        if len(body) <= PIECE:
-            protocol.transport.write(head.with_body(body))
-            if not protocol.writing_paused:
-                self._finish_writing()
-                return
-            rest = rest[:0]
-        else:
-            protocol.transport.write(head.with_body())
-        self._writing = asyncio.create_task(self._write_rest(rest))
-
-    async def _write_rest(self, rest: memoryview) -> None:
-        """Write as the peer reads. The response is awaited meanwhile: a server may refuse a long
-        request before it has read all of it."""
-        protocol = self._protocol
-        try:
-            while rest or protocol.writing_paused:
-                async with asyncio.timeout(self.request.timeouts.idle):
-                    await protocol._drain_helper()
-                if protocol.transport is None:
-                    return
-                protocol.transport.write(rest[:PIECE])
-                rest = rest[PIECE:]
-        except TimeoutError as error:
-            protocol.set_exception(error)
-        except OSError:
-            pass  # the connection is closed; reading raises
-        else:
-            self._finish_writing()
-
-    def _finish_writing(self) -> None:
-        self.written = True
-        if self._content is None:
-            self.timer.begin(self, self.request.timeouts.first_byte)
+    def _route(self, url: str) -> UrlRoute:
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        route = self._routes[url] = UrlRoute(errors.read_url(url), *self._proxy)
+        return route
 
 
 class AiohttpResponse:
     """A response; its body is read once, by `read` or by iteration."""
 
-    def __init__(
-        self, exchange: HttpExchange, message: RawResponseMessage, content: aiohttp.StreamReader
-    ) -> None:
-        self.status: int = message.code
+    def __init__(self, exchange: NetworkExchange, most: int) -> None:
+        """`most`: the bytes of the body, decompressed."""
+        self.status: int = exchange.message.code
         self._exchange = exchange
-        self._message = message
-        self._content = content
+        self._most = most
         self._headers: dict[str, str] | None = None
-        encoding = message.compression
+        encoding = exchange.message.compression
         self._decompressor = None if encoding is None else Decompressor.of(encoding)
         self._received = 0
 
@@ -309,7 +174,7 @@ class AiohttpResponse:
     def headers(self) -> Mapping[str, str]:
         """Names in lower case; repeated headers are joined with commas."""
         if self._headers is None:
-            given = self._message.headers
+            given = self._exchange.message.headers
             headers = {name.lower(): value for name, value in given.items()}
             if len(headers) < len(given):
                 headers = {name: ", ".join(given.getall(name)) for name in headers}
@@ -318,7 +183,7 @@ class AiohttpResponse:
 
     async def read(self) -> bytes:
         data = await self._next()
-        if self._content.at_eof() and self._decompressor is None:
+        if self._exchange.content.at_eof() and self._decompressor is None:
             return data
         pieces = [data]
         while data := await self._next():
@@ -334,13 +199,8 @@ class AiohttpResponse:
         raise StopAsyncIteration
 
     async def close(self) -> None:
-        content = self._content
-        if self._exchange.connection is None:
-            return  # it was read to its end
-        if content.is_eof() and content.exception() is None:
-            self._exchange.release()
-        else:
-            self._exchange.abort()
+        if self._exchange.connection is not None:  # it was not read to its end
+            self._exchange.end()
 
     def __del__(self) -> None:
         if self._exchange.connection is not None:
@@ -349,15 +209,12 @@ class AiohttpResponse:
             except RuntimeError:
                 pass  # the event loop is closed
 
-    def expire(self) -> None:
-        self._content.set_exception(TimeoutError())
-
     async def _next(self) -> bytes:
         """More of the body; empty at its end."""
-        decompressor, most = self._decompressor, self._exchange.request.max_response_bytes
+        exchange, decompressor, most = self._exchange, self._decompressor, self._most
         try:
             while True:
-                data = await self._receive()
+                data = await exchange.receive()
                 if decompressor is None:
                     break
                 if not data:
@@ -366,42 +223,15 @@ class AiohttpResponse:
                 if data := decompressor.feed(data, most - self._received):
                     break  # otherwise zlib needs more
         except InvalidCompression as error:
-            failure = errors.body_error(error, self._exchange.request.timeouts, self._exchange.url)
+            failure = exchange.body_error(error)
         else:
             self._received += len(data)
             if self._received <= most:
-                if self._content.at_eof() and (decompressor is None or decompressor.is_complete):
-                    self._exchange.release()
+                if exchange.content.at_eof() and (decompressor is None or decompressor.is_complete):
+                    exchange.release()
                 return data
-            failure = errors.too_long(most, self._exchange.url)
-        self._exchange.abort()
-        try:
-            raise failure
-        finally:
-            del failure
-
-    async def _receive(self) -> bytes:
-        content, exchange = self._content, self._exchange
-        request = exchange.request
-        try:
-            if content.is_eof():
-                data = content.read_nowait()
-            else:
-                # The limit is for the server: time between two reads does not count.
-                exchange.timer.begin(self, request.timeouts.idle)
-                try:
-                    data = await content.readany()
-                finally:
-                    exchange.timer.end(self)
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            exchange.abort()
-            failure = errors.body_error(error, request.timeouts, exchange.url)
-        except BaseException as error:
-            exchange.abort()
-            error.__traceback__ = None
-            raise
-        else:
-            return data
+            failure = exchange.too_long(most)
+        exchange.abort()
         try:
             raise failure
         finally:

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from anaphora.daemon.faces import face_of
 from anaphora.errors import NotGranted
 from anaphora.wire.body_memory import MESSAGE_LISTS, ListElements
-from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -38,63 +38,11 @@ _ROLES = frozenset({"user", "assistant", "tool", "function", "model"})
 #: Roles whose messages name a tool.
 _OF_TOOLS = frozenset({"tool", "function"})
 _NAMES = ("name", "tool_name")
-#: What such a message holds besides its role.
-_CONTENT: dict[str, frozenset[str]] = {
-    "anthropic": frozenset({"content"}),
-    "openai_chat": frozenset(
-        """annotations audio content function_call reasoning reasoning_content reasoning_details
-        refusal thinking tool_call_id tool_calls""".split()
-    ),
-    "openai_responses": frozenset({"content", "id", "phase", "status", "type"}),
-    "gemini": frozenset({"parts"}),
-    "ollama": frozenset({"content", "images", "thinking", "tool_call_id", "tool_calls"}),
-}
-#: Items of Responses that are calls, results or reasoning. Others, such as those that define tools,
-#: are covered.
-_ITEMS = frozenset(
-    """apply_patch_call apply_patch_call_output code_interpreter_call compaction computer_call
-    computer_call_output custom_tool_call custom_tool_call_output file_search_call function_call
-    function_call_output image_generation_call item_reference local_shell_call
-    local_shell_call_output mcp_approval_request mcp_approval_response mcp_call reasoning shell_call
-    shell_call_output tool_search_call web_search_call""".split()
-)
-
 #: Fields that no model reads, whatever is in them.
 _UNREAD = frozenset(
     """cache_salt client_metadata labels metadata model prompt_cache_key safety_identifier
     user""".split()
 )
-_SAMPLING = "temperature top_p top_k seed frequency_penalty presence_penalty"
-_OPENAI = f"""{_SAMPLING} logit_bias logprobs max_completion_tokens max_output_tokens max_tokens
-    modalities n parallel_tool_calls prompt_cache_options prompt_cache_retention reasoning
-    reasoning_effort service_tier store stream stream_options tool_choice function_call top_logprobs
-    verbosity previous_response_id background include max_tool_calls truncation"""
-#: Fields that hold numbers and names, and are covered where they hold anything else.
-_PARAMS: dict[str, frozenset[str]] = {
-    "anthropic": frozenset(
-        f"""{_SAMPLING} cache_control diagnostics inference_geo max_tokens service_tier speed stream
-        thinking thread tool_choice""".split()
-    ),
-    "openai_chat": frozenset(_OPENAI.split()),
-    "openai_responses": frozenset(_OPENAI.split()),
-    "gemini": frozenset("cachedContent safetySettings serviceTier store toolConfig".split()),
-    "ollama": frozenset("keep_alive logprobs stream think top_logprobs".split()),
-}
-#: The same for members of objects whose other members are covered.
-_INNER_PARAMS: dict[tuple[str, str], frozenset[str]] = {
-    ("anthropic", "container"): frozenset({"id"}),
-    ("anthropic", "output_config"): frozenset({"effort", "task_budget"}),
-    ("openai_responses", "text"): frozenset({"verbosity"}),
-    ("gemini", "generationConfig"): frozenset(
-        """candidateCount frequencyPenalty logprobs maxOutputTokens mediaResolution presencePenalty
-        responseLogprobs responseMimeType responseModalities seed temperature thinkingConfig topK
-        topP""".split()
-    ),
-    ("ollama", "options"): frozenset(
-        f"""{_SAMPLING} min_p num_ctx num_keep num_predict repeat_last_n repeat_penalty
-        typical_p""".split()
-    ),
-}
 _NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,256}")
 #: Markers of the cache, which no model reads.
 _MARKERS: dict[str, tuple[str, str]] = {
@@ -119,9 +67,8 @@ def prompt_fingerprint(
     Raises `NotGranted` for a message with a name: models read it as instructions, and it may be
     another in each message. The results of tools may name a function of the request.
     """
-    digest, listed = blake3(), MESSAGE_LISTS[wire]
-    if wire == "gemini":
-        members = {camel(name): raw for name, raw in members.items()}
+    digest, listed, field_name = blake3(), MESSAGE_LISTS[wire], face_of(wire).field_name
+    members = {field_name(name): raw for name, raw in members.items()}
     for name in sorted(members):
         raw = members[name]
         if name == listed:
@@ -142,17 +89,17 @@ def _covered(wire: str, name: str, raw: bytes) -> bytes:
     value = _decode(raw, name)
     if value in _EMPTY:
         return b""
-    if name in _PARAMS[wire]:
+    face = face_of(wire)
+    if name in face.params:
         return b"" if _holds_no_text(value) else _encode(value)
-    inner = _INNER_PARAMS.get((wire, name))
+    inner = face.inner_params.get(name)
     if inner is not None:
         if not isinstance(value, dict):
             return b"" if _holds_no_text(value) else _encode(value)
         value = {
             key: each
             for key, each in value.items()
-            if each not in _EMPTY
-            and not ((camel(key) if wire == "gemini" else key) in inner and _holds_no_text(each))
+            if each not in _EMPTY and not (face.field_name(key) in inner and _holds_no_text(each))
         }
         return _encode(value) if value else b""
     return _encode(_unmarked(value))
@@ -199,14 +146,15 @@ def _cover_message(
         raise request_error(decode_reason(problem), f"$.{path}") from None
     role = known_text(members, "role")
     kind = known_text(members, "type")
-    if wire == "openai_responses" and kind in _ITEMS and (not role or role in _ROLES):
+    face = face_of(wire)
+    if kind in face.item_types and (not role or role in _ROLES):
         return
-    is_message = wire != "openai_responses" or kind in ("", "message")
-    implied = wire == "gemini" and bytes(members.get("role", b"null")) == b"null"
+    is_message = not face.item_types or kind in ("", "message")
+    implied = face.role_implied and bytes(members.get("role", b"null")) == b"null"
     if not is_message or not (role in _ROLES or implied):
         _update(digest, "system", _encode(_unmarked_message(_decode(bytes(raw), path))))
         return
-    content = _CONTENT[wire]
+    content = face.content_members
     rest = {
         key: each
         for key, each in members.items()

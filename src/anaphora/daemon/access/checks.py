@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.redaction import quoted
@@ -140,7 +141,7 @@ def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
         reason = f"{field} is {facts.max_tokens}; max_tokens of the grant is {most}"
         raise NotGranted(reason, param=field)
     if facts.n > grant.n:
-        field = "generationConfig.candidateCount" if facts.wire == "gemini" else "n"
+        field = face_of(facts.wire).choices_field
         raise NotGranted(f"{field} is {facts.n}; n of the grant is {grant.n}", param=field)
 
 

@@ -86,6 +86,11 @@ def keys_separate(rules: CacheRules) -> bool:
     return rules.key_requests is not None and changed is not None and bool(changed.value)
 
 
+def salt_field(resolved: ResolvedProvider) -> str:
+    """The field of a salt that separates the caches of apps; empty where there is none."""
+    return "" if resolved.dialect is None else resolved.dialect.salt_field
+
+
 def app_key(app: str, key: str) -> str:
     """A cache key or salt of one app."""
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)

@@ -16,7 +16,7 @@ from anaphora.client.config.resolve import ResolvedProvider
 from .checks import is_granted
 from .granted_models import Routes, models_of
 from .grants import AppGrant
-from .isolation import account_of, keys_separate
+from .isolation import account_of, keys_separate, salt_field
 
 #: Names in one warning.
 _MOST_NAMES = 8
@@ -63,7 +63,7 @@ def shared_caches(
 
 def _is_open(resolved: ResolvedProvider, apps: Iterable[AppGrant]) -> bool:
     """Whether a model that these apps may call has a cache without separate keys."""
-    if resolved.system == "vllm":  # each app has a salt
+    if salt_field(resolved):  # each app has its own
         return False
     granted = [grant.llm.models for grant in apps]
     models = [

@@ -34,6 +34,9 @@ from anaphora.daemon.access.isolation import (
     own_usage,
 )
 from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.framing import UsageFilter, WholeEvents
+from anaphora.daemon.faces.openai import continued_tokens
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.cut_calls import reads_on
 from anaphora.daemon.money.late_bills import LateBills
@@ -41,22 +44,21 @@ from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import (
     GrowingConversation,
     StoredHistory,
-    continued_tokens,
 )
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import SharedState, Taken
 from anaphora.daemon.values import App, AppCall, AppReply, StreamHead, StreamPiece
 from anaphora.errors import Denied, NotGranted, Timeout
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, UsageUpdate
-from anaphora.wire.errors import REQUEST_IDS
+from anaphora.wire.response_headers import REQUEST_IDS
 
 from .bill import CallBill
-from .conversations import CallMemory, RememberedCall
+from .conversations import CallMemory
 from .fair_admission import FairAdmission, SharedLimits
 from .provider_news import ProviderNews
 from .requests import RequestBuilder
-from .stream_usage import UsageFilter, WholeEvents
 
 if TYPE_CHECKING:
     from .keep_warm import PrefixRefresher
@@ -154,7 +156,7 @@ class DelegatedCall(Caller):
         try:
             attempts = self._attempts(flight)
             async with aclosing(attempts.stream()) as pieces:
-                whole = WholeEvents()
+                whole: WholeEvents | UsageFilter = WholeEvents()
                 async for found in pieces:
                     events, data = tuple(found), attempts.data
                     if events and isinstance(events[-1], ReplyEnd):
@@ -162,7 +164,8 @@ class DelegatedCall(Caller):
                     if self._head is None:
                         self._head = self._stream_head(flight, events)
                         hides = self._builder.hides_usage
-                        whole = UsageFilter() if hides else WholeEvents(self._head.wire)
+                        ends = face_of(self._head.wire).event_ends
+                        whole = UsageFilter() if hides else WholeEvents(ends)
                     if flight.reply is not None and self.reply is None:
                         self._respond(flight)
                     if self._left is None:
@@ -323,7 +326,7 @@ class DelegatedCall(Caller):
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         if self._builder.remembered is not None and flight.reply is None:
-            self._tools.memory.fail(self._builder.remembered)
+            self._builder.remembered.fail()
         if isinstance(problem, Denied) and not self._sent and not flight.observed:
             self._refused = True
             self._tools.deny(self._call, problem)
@@ -399,8 +402,7 @@ class DelegatedCall(Caller):
         target = flight.target
         # What a call may read of its app's own is counted by the catalog's rules.
         learned = None if self._builder.masked else remembered.rules
-        return self._tools.memory.judge(
-            remembered,
+        return remembered.judge(
             target.rules if learned is None else learned,
             price=target.price(flight.sent_at or time.time(), service_tier(prepared)),
             profile=target.profile,

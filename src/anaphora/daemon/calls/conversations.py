@@ -12,70 +12,23 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Hashable
 
-import msgspec
 from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall
-from anaphora.cache.verdict import (
-    Diagnosis,
-    Prediction,
-    Verdict,
-    comparable,
-    judge,
-    predict_after,
-    saved_usd,
-)
-from anaphora.cache.verdict.values import agrees
-from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.daemon.shared_state import SharedState
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall, answered_call
+from anaphora.traffic.planning import ConversationPlans, ReadRequest
 
 from .own_prefixes import OwnPrefixes, PrefixScope
-from .shared_conversations import SharedConversations, SharedLine
+from .shared_conversations import SharedConversations
 
 #: Calls of one app with one model that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
 #: Apps and models whose calls are remembered, and the bytes of all their prompts.
 _MOST_SCOPES, _MOST_TOTAL = 256, 32 * 1024 * 1024
-
-
-class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
-    """A call, kept as long as a later one may continue it."""
-
-    sent: SentCall
-    planned: PlannedCall | None = None
-    earlier: EarlierCall[RememberedCall] | None = None
-    """Until the call is answered."""
-    conversation: str
-    """A random id, given to the first call of a conversation, and"""
-    turn: int
-    """the number of this call in it."""
-    failed: bool = False
-    """Nothing was cached by it: later calls are compared with the one before it."""
-    compared: bool = False
-    before: SentCall | None = None
-    """What it is compared with, and"""
-    expected: Prediction | None = None
-    """what it should read by that; both once they were looked for."""
-
-    line: SharedLine | None = None
-    """Where it is saved for other nodes."""
-    rules: CacheRules | None = None
-    """Those that its conversation began with, for verdicts; None: not known."""
-
-    @property
-    def continues(self) -> bool:
-        """Whether it continues an answered call of its conversation; until it is answered."""
-        earlier = _answered(self.earlier)
-        return earlier is not None and earlier.continues
-
-    @property
-    def plan(self) -> Plan | None:
-        """Where markers should be; None: the request is left as it is."""
-        return None if self.planned is None else self.planned.plan
 
 
 class CallMemory:
@@ -129,15 +82,12 @@ class CallMemory:
         found."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
-        call = RememberedCall(sent=sent, conversation="", turn=1)
+        call = RememberedCall(sent=sent, conversation="")
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
         found = _later(found, elsewhere)
-        if found is not None and found.continues:
-            call.conversation, call.turn = found.call.conversation, found.call.turn + 1
-            call.rules = found.call.rules
-        else:
+        if not call.follow(found):
             call.conversation = secrets.token_hex(8)
-        call.earlier = _answered(found)
+        call.earlier = answered_call(found)
         if self._shared is not None:
             self._shared.begin(call, found, request, scope=scope, at=at)
         matched = None
@@ -168,53 +118,6 @@ class CallMemory:
         else:
             self._plans.split_key(planned, request, split, scope=scope)
 
-    def expect(self, call: RememberedCall, rules: CacheRules) -> Prediction | None:
-        """What the call should read from the cache, by the app's own earlier calls; None where
-        there is none to compare with."""
-        before = self._before(call, rules)
-        if call.expected is None and before is not None:
-            later, call.expected = predict_after(before, call.sent, rules)
-            call.sent = replace(call.sent, rendered=later.rendered)
-        return call.expected
-
-    def _before(self, call: RememberedCall, rules: CacheRules) -> SentCall | None:
-        if not call.compared:
-            call.compared = True
-            sent, earlier = call.sent, _answered(call.earlier)
-            call.before = comparable(earlier, sent.rendered, rules, at=sent.at)
-        return call.before
-
-    def judge(
-        self,
-        call: RememberedCall,
-        rules: CacheRules,
-        *,
-        price: Price | None,
-        profile: Profile | None,
-        diagnosis: Diagnosis | None = None,
-    ) -> Verdict:
-        """The verdict by the bill of `call.sent`; by the rules where there is none yet."""
-        before, sent = self._before(call, rules), call.sent
-        if (
-            call.expected is None
-            and before is not None
-            and (left := _read_all(before, sent, rules))
-        ):
-            return _hit(sent, left, price, diagnosis)
-        expected = self.expect(call, rules)
-        billed = call.sent.usage is not None and call.sent.usage.read is not None
-        if billed and expected is not None and call.before and call.before.usage is None:
-            expected = replace(expected, exact=False)  # an estimate is not to the token
-        return judge(
-            call.before,
-            call.sent,
-            rules,
-            expected=expected,
-            price=price,
-            profile=profile,
-            diagnosis=diagnosis,
-        )
-
     def answered(self, call: RememberedCall) -> None:
         """Later calls are compared with this one."""
         call.earlier = call.before = call.expected = None
@@ -226,11 +129,6 @@ class CallMemory:
         if call.planned is not None and sent.at is not None and call.sent.at is not None:
             self._plans.refreshed(call.planned, sent.at - call.sent.at)
         call.sent = replace(call.sent, at=sent.at, began=sent.began)
-
-    def fail(self, call: RememberedCall) -> None:
-        """The call was not answered, so that nothing is known to be cached by it."""
-        call.failed = True
-        call.before = call.expected = None
 
     def _index(self, scope: Hashable) -> PrefixIndex[RememberedCall]:
         index = self._indexes.get(scope)
@@ -266,47 +164,3 @@ def _later(
 def _random_number() -> int:
     """Where the numbers of a node's conversations begin: other nodes have others."""
     return secrets.randbits(40)
-
-
-def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
-    """What the call before had cached, where the bill shows that at least that was read; else 0."""
-    was, read = before.usage, None if sent.usage is None else sent.usage.read
-    if was is None or not read:
-        return 0
-    left = (was.read or 0) + (was.written_total or 0)
-    if rules.mechanism.value != "explicit":
-        left = max(left, rules.whole_granules(was.input or 0))
-    return left if read >= left else 0
-
-
-def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
-    """The verdict where everything was read: nothing has to be explained."""
-    usage = sent.usage
-    assert usage is not None
-    return Verdict(
-        result="hit",
-        left=left,
-        predicted=left,
-        billed=usage.read,
-        total=usage.input,
-        saved=saved_usd(usage, price),
-        diagnosis=diagnosis,
-        agrees=agrees(diagnosis, (), None, hit=True),
-    )
-
-
-def _answered(
-    earlier: EarlierCall[RememberedCall] | None,
-) -> EarlierCall[RememberedCall] | None:
-    """The earlier call, or the one before it where it failed."""
-    while earlier is not None and earlier.call.failed:
-        before = earlier.call.earlier
-        if before is None:
-            return None
-        earlier = EarlierCall(
-            call=before.call,
-            continues=earlier.continues and before.continues,
-            chunks=min(earlier.chunks, before.chunks),
-            latest=before.latest,
-        )
-    return earlier

@@ -7,24 +7,15 @@ import asyncio
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.canonical import string
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
 from anaphora.client.transport import read_answer
+from anaphora.daemon.faces import face_of
 from anaphora.errors import AnaphoraError
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 #: Seconds that a count may take; then it is estimated.
 _TIMEOUT = 10.0
-
-#: By wire: the fields of a request that a count takes.
-_FIELDS: dict[str, frozenset[str]] = {
-    "anthropic": frozenset("model messages system tools tool_choice thinking".split()),
-    "openai_responses": frozenset(
-        "model input instructions tools tool_choice parallel_tool_calls reasoning text"
-        " previous_response_id conversation truncation".split()
-    ),
-}
 
 
 class _Count(msgspec.Struct):
@@ -42,7 +33,8 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     if endpoint.resolved.dialect is not None:
         return None
     members = decode_members(outgoing.body)
-    counted = _request(endpoint.base_wire, target.model, members, outgoing.path)
+    face = face_of(endpoint.base_wire)
+    counted = face.count_request(target.model, members, outgoing.path)
     if counted is None:
         return None
     path, body = counted
@@ -60,16 +52,3 @@ async def provider_count(target: Target, prepared: PreparedRequest) -> int | Non
     except (AnaphoraError, TimeoutError, *DECODE_ERRORS):
         return None
     return count.input_tokens if count.input_tokens is not None else count.total_tokens
-
-
-def _request(wire: str, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
-    if wire == "gemini":
-        inner = {"model": msgspec.Raw(string(f"models/{model}")), **members}
-        body = {"generateContentRequest": msgspec.Raw(encode_members(inner))}
-        return path.partition(":")[0] + ":countTokens", encode_members(body)
-    fields = _FIELDS.get(wire)
-    if fields is None:
-        return None
-    body = {name: raw for name, raw in members.items() if name in fields}
-    end = "/count_tokens" if wire == "anthropic" else "/input_tokens"
-    return path + end, encode_members(body)

@@ -45,7 +45,7 @@ from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.daemon.shared_state import SharedState
+from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.store import Store
 from anaphora.daemon.values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
 from anaphora.errors import (
@@ -98,7 +98,7 @@ class CallService:
         key of digests of prompts in the store, the same on all nodes; random by default. `off_loop`
         is where large requests are read."""
         self._off_loop = off_loop or OffLoop()
-        self.shared_state = shared_state or SharedState.open(None)
+        self.shared_state = shared_state or LocalState()
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._history = StoredHistory(store)
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))

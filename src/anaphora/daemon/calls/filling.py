@@ -16,24 +16,15 @@ from anaphora import wire as wires
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.faces import face_of
 from anaphora.wire.gemini.types import camel
-from anaphora.wire.reading import DECODE_ERRORS, Members
+from anaphora.wire.reading import Members
 from anaphora.wire.spans import MemberSpan, document_span, member_spans
 
 #: The limit of providers that need one, where neither the grant nor the catalog has any.
 DEFAULT_MAX_TOKENS = 1024
 
 _NULL = msgspec.Raw(b"null")
-#: The object that holds the limit, and its name there.
-_PLACES: dict[str, tuple[str, str]] = {
-    "anthropic": ("", "max_tokens"),
-    "openai_chat": ("", "max_completion_tokens"),
-    "openai_responses": ("", "max_output_tokens"),
-    "gemini": ("generationConfig", "maxOutputTokens"),
-    "ollama": ("options", "num_predict"),
-}
-#: Fields that hold the limit, where a wire has more than one.
-_OTHER_NAMES = {"openai_chat": ("max_completion_tokens", "max_tokens")}
 
 
 class FilledBody(msgspec.Struct, frozen=True, eq=False):
@@ -55,10 +46,11 @@ def fill_max_tokens(
 ) -> FilledBody:
     """The request with a limit of its output. `wire` is a name of `wire.WIRES`; the profile says
     which of its two names a Chat host takes."""
-    inside, name = _PLACES[wire]
-    if any(members.get(other, _NULL) != _NULL for other in _OTHER_NAMES.get(wire, ())):
+    face = face_of(wire)
+    inside, name = face.limit_place
+    if any(members.get(other, _NULL) != _NULL for other in face.limit_names):
         return FilledBody(body, members)
-    if name in _OTHER_NAMES.get(wire, ()) and profile is not None:
+    if face.limit_names and profile is not None:
         own = profile.max_tokens_field
         name = name if own is None else own.value
     return fill_field(body, members, name, b"%d" % tokens, inside=inside)
@@ -145,37 +137,3 @@ def with_members(body: bytes, members: Members, changes: Mapping[str, bytes]) ->
         done = stop
     pieces.append(view[done:])
     return b"".join(pieces)
-
-
-class _TextOnly(msgspec.Struct, forbid_unknown_fields=True):
-    text: str
-
-
-class _TextTurn(msgspec.Struct):
-    role: str | None = None
-    parts: list[_TextOnly] | None = None
-
-
-_decode_turns = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_turn = msgspec.json.Decoder(_TextTurn).decode
-
-
-def without_empty_turns(body: bytes, members: Members) -> bytes:
-    """A request of Gemini without turns of the model that hold only empty texts: the SDK keeps the
-    last piece of a stream as one, and on other wires it would separate calls from their results."""
-    try:
-        turns = _decode_turns(members.get("contents", b"[]"))
-    except DECODE_ERRORS:
-        return body
-    kept = [turn for turn in turns if not _is_empty(turn)]
-    if not kept or len(kept) == len(turns):
-        return body
-    return with_members(body, members, {"contents": b"[" + b",".join(map(bytes, kept)) + b"]"})
-
-
-def _is_empty(turn: msgspec.Raw) -> bool:
-    try:
-        found = _decode_turn(turn)
-    except DECODE_ERRORS:
-        return False
-    return found.role == "model" and not any(part.text for part in found.parts or ())

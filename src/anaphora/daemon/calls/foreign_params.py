@@ -5,14 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from anaphora.client.target import Target
+from anaphora.daemon.faces import face_of
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, Reasoning
 from anaphora.values import Notice
 
 #: The smallest budget of thinking that Anthropic takes.
 _SMALLEST_BUDGET = 1024
-#: The field for several choices, where it is not `n`.
-_CHOICES = {"gemini": "generationConfig.candidateCount"}
 
 
 class AdaptedParams:
@@ -41,8 +40,9 @@ class AdaptedParams:
             return
         if params.n is not None and params.n > 1:
             reason = f"{target.endpoint.id} gives one choice a call here; asked for {params.n}"
-            raise InvalidRequest(reason, path=_CHOICES.get(self._wire, "n"))
-        if params.reasoning is not None and target.endpoint.base_wire == "anthropic":
+            raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
+        face = face_of(target.endpoint.base_wire)
+        if params.reasoning is not None and face.budgets_thinking:
             self._adapt_thinking(params.reasoning, params.max_tokens or max_tokens)
 
     def _adapt_thinking(self, reasoning: Reasoning, max_tokens: int) -> None:

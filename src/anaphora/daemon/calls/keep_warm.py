@@ -19,20 +19,19 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.plan import AppMemory, refresh_margin
+from anaphora.bounded import BoundedMap
+from anaphora.cache.plan import AppMemory
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.verdict import format_usd
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.pool import ProviderPool
 from anaphora.client.session.cached_prefix import (
-    NEARLY,
     CachedPrefix,
-    cached_prefix,
-    refresh_pays,
+    PauseRefreshes,
+    refresh_at,
     refresh_usd,
 )
-from anaphora.client.session.keep_warm import keep_warm_failed, kept_warm_notice
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
@@ -41,10 +40,10 @@ from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
 
 from .caller import ADAPTER, CallTools
-from .conversations import RememberedCall
 from .own_prefixes import PrefixScope
 from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
 
@@ -80,9 +79,7 @@ class PausedConversation:
         self.running: set[str] = set()
         """Calls of the conversation that are under way."""
         self.task: asyncio.Task[None] | None = None
-        self.count, self.usd = 0, Decimal(0)
-        """Refreshes in this pause, and what they cost."""
-        self.problem: Notice | None = None
+        self.pause = PauseRefreshes()
         self.began = 0.0
         """When the last call was sent, monotonic."""
 
@@ -112,7 +109,7 @@ class PrefixRefresher:
         self._calls: dict[str, PausedConversation] = {}
         """The conversations of calls that are under way."""
         self._bytes = 0
-        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+        self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_MOST_RUNNING)
         self._refused: set[Hashable] = set()
@@ -155,12 +152,8 @@ class PrefixRefresher:
         known = self._conversations.get(conversation)
         if known is None:
             return None, ()
-        notices = () if known.problem is None else (known.problem,)
-        count, usd = known.count, known.usd
-        known.count, known.usd, known.problem = 0, Decimal(0), None
-        if not count:
-            return None, notices
-        return usd, (kept_warm_notice(count, usd), *notices)
+        ended, known.pause = known.pause, PauseRefreshes()
+        return ended.cost()
 
     def answered(
         self,
@@ -221,12 +214,11 @@ class PrefixRefresher:
         price = target.price(at, service_tier(prepared))
         state.account(prepared, reply, at=at, first=first, price=price)
         kept.planned, kept.last, kept.due = state.planner(at).state, None, None
-        prefix = cached_prefix(state, at)
-        outgoing = prepared.outgoing
-        if not sends_again or prefix is None or outgoing is None or kept.scope in self._refused:
+        due, outgoing = refresh_at(state, at), prepared.outgoing
+        if not sends_again or due is None or outgoing is None or kept.scope in self._refused:
             self._release(kept)
             return
-        kept.last, kept.due = prepared, prefix.expires - refresh_margin(prefix.ttl)
+        kept.last, kept.due = prepared, due
         self._bytes -= kept.size
         kept.size = prepared.rendered.size + len(outgoing.body)
         self._bytes += kept.size
@@ -234,12 +226,9 @@ class PrefixRefresher:
             self._forget(next(iter(self._conversations)))
 
     def _memory(self, scope: Hashable, target: Target) -> AppMemory:
-        memory = self._memories.get(scope)
+        memory = self._memories.use(scope)
         if memory is None:
             memory = self._memories[scope] = AppMemory(target.rules)
-            if len(self._memories) > _MOST_MEMORIES:
-                self._memories.popitem(last=False)
-        self._memories.move_to_end(scope)
         return memory
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
@@ -304,19 +293,17 @@ class PrefixRefresher:
             async with self._slots:
                 again = await self._refresh_once(kept)
         except AnaphoraError as problem:
-            kept.problem = keep_warm_failed(problem)
+            kept.pause.failed(problem)
             if isinstance(problem, RequestRejected):
                 self._refused.add(kept.scope)
         except Exception as problem:
             log(logging.ERROR, "keep_warm failed", problem)
-            kept.problem = keep_warm_failed(problem)
+            kept.pause.failed(problem)
         if kept.last is not last or last is None:
             return  # a call was answered meanwhile
-        prefix = cached_prefix(kept.state, time.time()) if again and kept.state else None
-        if prefix is None:
+        kept.due = refresh_at(kept.state, time.time()) if again and kept.state else None
+        if kept.due is None:
             self._release(kept)
-        else:
-            kept.due = prefix.expires - refresh_margin(prefix.ttl)
 
     async def _refresh_once(self, kept: PausedConversation) -> bool:
         """Whether a refresh was sent, and another may follow."""
@@ -326,15 +313,12 @@ class PrefixRefresher:
             return False
         if self._pool.called(state.endpoint.id) is not state.endpoint:
             return False  # llm.yaml has changed
-        prefix = cached_prefix(state, now)
+        prefix = kept.pause.due(state, now, most=bounds.refreshes)
         if prefix is None or kept.scope in self._refused:
-            return False
-        if not refresh_pays(state, prefix, now, done=kept.count, most=bounds.refreshes):
             return False
         refresh = smallest_request(state, last, prefix, now)
         if refresh is None:
-            text = "the cached prefix cannot be refreshed by a call that asks for no answer"
-            kept.problem = _notice("keep_warm_impossible", text)
+            kept.pause.cannot()
             return False
         usd, app = refresh_usd(state, prefix, now), kept.app.id
         expected = 0 if usd is None else nano_usd_up(usd)
@@ -342,7 +326,7 @@ class PrefixRefresher:
         try:
             why = await self._refusal(app, bounds.nano_usd_per_day, usd)
             if why is not None:
-                kept.problem = _notice("keep_warm_bound", f"the cached prefix was let go: {why}")
+                kept.pause.let_go(why)
                 return False
             if kept.running or kept.last is not last:
                 return False  # the app has called meanwhile
@@ -376,9 +360,7 @@ class PrefixRefresher:
         seconds = max(1.0, prefix.expires - now)
         call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
         await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
-        kept.count += 1
-        kept.usd += call.bill.shown_usd or Decimal(0)
-        if (call.bill.usage.read or 0) < NEARLY * prefix.tokens:
+        if not kept.pause.sent(prefix, call.bill.usage, call.bill.shown_usd):
             return False
         if remembered is not None and state.sent is not None:
             self._tools.memory.refreshed(remembered, state.sent)
@@ -392,7 +374,3 @@ class PrefixRefresher:
         if prefixes is not None and shared.isolates(kept.app.grant, provider):
             place = PrefixScope(kept.app.id, shared.account(provider), provider, target.model)
             prefixes.add(place, remembered.sent, target.rules)
-
-
-def _notice(code: str, text: str) -> Notice:
-    return Notice(code, text, "keep_warm")

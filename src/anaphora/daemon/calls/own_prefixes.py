@@ -17,17 +17,16 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.lifetime import expiry, is_alive, ttl_seconds
-from anaphora.cache.sent_call import SentCall, updated_bills
-from anaphora.cache.simulator.prompt import ScopedKeys
-from anaphora.catalog import CacheRules
-from anaphora.daemon.access.isolation import NO_READS, OwnReads
-from anaphora.daemon.shared_state.prompt_names import (
+from anaphora.cache.saved_blocks import (
     MOST_CHUNKS,
     earlier_ends,
     is_reply,
     replies_after,
 )
+from anaphora.cache.sent_call import SentCall, expiry, is_alive, ttl_seconds, updated_bills
+from anaphora.cache.simulator.prompt import ScopedKeys
+from anaphora.catalog import CacheRules
+from anaphora.daemon.access.isolation import NO_READS, OwnReads
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.errors import StoreUnavailable
 from anaphora.rendered import Kind, Plan

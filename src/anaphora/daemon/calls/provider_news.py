@@ -9,8 +9,9 @@ from time import monotonic
 import msgspec
 
 from anaphora.client.config import BreakerConfig
-from anaphora.client.pool import Endpoint, ProviderPool
+from anaphora.client.pool import ProviderPool
 from anaphora.client.retry import CircuitBreaker
+from anaphora.client.target import Endpoint
 from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import AnaphoraError, Overloaded, Transport
 

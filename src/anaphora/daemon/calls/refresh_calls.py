@@ -7,32 +7,31 @@ An answer is asked for only where the provider has no other call, and then the s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
-from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.observe import EndedCall
 from anaphora.client.response import Record
-from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
+from anaphora.client.session.cached_prefix import CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import OwnReads, own_usage
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.settling import AttemptCost
 from anaphora.daemon.values import App, AppCall
 from anaphora.tokens import Counts
+from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Reply
-from anaphora.wire.reading import Members, decode_members
+from anaphora.wire.reading import decode_members
 
 from .bill import CallBill
 from .caller import CallTools, DelegatedCall
-from .conversations import RememberedCall
 from .requests import RequestBuilder
 
 METHOD = "keep_warm"
@@ -150,7 +149,9 @@ def smallest_request(
     endpoint = target.endpoint
     members = decode_members(outgoing.body)
     facts = read_facts(endpoint.wire_name, members, outgoing.path, ())
-    for changed in _WIRES.get(endpoint.base_wire, _no_forms)(target, members, facts):
+    runs_tools = bool(facts.server_tools or facts.remote_mcp)
+    forms = face_of(endpoint.base_wire).smallest_requests(target, members, runs_tools=runs_tools)
+    for changed in forms:
         body = msgspec.json.encode(changed)
         params = replace(last.call.params, stream=False)
         prepared = PreparedRequest(
@@ -160,88 +161,8 @@ def smallest_request(
             at=now,
             outgoing=endpoint.repeated(outgoing, body),
         )
-        if state.predict(prepared).read >= NEARLY * prefix.tokens:
+        if prefix.is_read(state.predict(prepared).read):
             return SmallestRequest(
                 prepared, read_facts(endpoint.wire_name, changed, outgoing.path, ())
             )
     return None
-
-
-def _anthropic(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
-    answer = _without(members, "stream")
-    thinks = _member(members, "thinking", "type") == "enabled"
-    formatted = "output_format" in members or _member(members, "output_config", "format")
-    forced = _member(members, "tool_choice", "type") in ("any", "tool")
-    if _prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
-        yield {**answer, "max_tokens": _json(0)}
-    if not thinks and not _runs_tools(facts):  # an answer has to be longer than its thinking
-        yield {**answer, "max_tokens": _shortest(target)}
-
-
-def _responses(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
-    if _value(members, "background"):
-        return
-    answer = {**_without(members, "stream", "stream_options"), "store": _json(False)}
-    if _prewarm(target) == "option":
-        options = _value(members, "prompt_cache_options")
-        known = options if isinstance(options, dict) else {}
-        yield {**answer, "prompt_cache_options": _json({**known, "prewarm": True})}
-    if not _runs_tools(facts):
-        yield {**answer, "max_output_tokens": _shortest(target)}
-
-
-def _chat(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
-    if _runs_tools(facts):
-        return
-    names = ("max_completion_tokens", "max_tokens")
-    own = target.profile.max_tokens_field
-    default = names[0] if own is None else own.value
-    name = next((each for each in names if _value(members, each) is not None), default)
-    stored = {"store": _json(False)} if "store" in members else {}
-    answer = _without(members, "stream", "stream_options", "n")
-    yield {**answer, **stored, name: _shortest(target)}
-
-
-def _no_forms(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:  # noqa: ARG001
-    """Reads do not refresh, or nothing is billed."""
-    return iter(())
-
-
-_WIRES: dict[str, Callable[[Target, Members, RequestFacts], Iterator[Members]]] = {
-    "anthropic": _anthropic,
-    "openai_responses": _responses,
-    "openai_chat": _chat,
-}
-
-
-def _prewarm(target: Target) -> str | None:
-    """How the provider is asked for a call without an answer."""
-    figure = target.rules.prewarm
-    return None if figure is None else figure.value
-
-
-def _shortest(target: Target) -> msgspec.Raw:
-    return _json(output_limits(target.endpoint.base_wire).least_tokens)
-
-
-def _runs_tools(facts: RequestFacts) -> bool:
-    """Whether even a short answer may run tools of the provider."""
-    return bool(facts.server_tools or facts.remote_mcp)
-
-
-def _without(members: Members, *names: str) -> Members:
-    return {name: value for name, value in members.items() if name not in names}
-
-
-def _json(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-def _value(members: Members, name: str) -> object:
-    raw = members.get(name)
-    return None if raw is None else msgspec.json.decode(raw)
-
-
-def _member(members: Members, name: str, inner: str) -> object:
-    value = _value(members, name)
-    return value.get(inner) if isinstance(value, dict) else None

@@ -12,8 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire
-from anaphora.analysis.conversation_plans import ReadRequest, read_split
-from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.canonical import string
@@ -28,8 +26,10 @@ from anaphora.daemon.access.isolation import (
     SharedProviders,
     app_key,
     keys_separate,
+    salt_field,
 )
 from anaphora.daemon.access.stored_prompts import hides_model
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
 from anaphora.daemon.off_loop import OffLoop
@@ -38,13 +38,15 @@ from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
+from anaphora.traffic.matching import RememberedCall
+from anaphora.traffic.planning import ReadRequest, read_split
+from anaphora.traffic.sent_requests import own_plan
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
-from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
-from .conversations import CallMemory, RememberedCall
+from .conversations import CallMemory
 from .filling import (
     DEFAULT_MAX_TOKENS,
     FilledBody,
@@ -52,7 +54,6 @@ from .filling import (
     fill_store,
     max_tokens_to_fill,
     with_members,
-    without_empty_turns,
 )
 from .foreign_params import AdaptedParams
 from .own_prefixes import NOT_FOUND, PrefixScope
@@ -67,7 +68,7 @@ _PLAIN = frozenset(
 )
 _NO_PROMPT = PromptIR()
 _CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
-_KEY, _SALT = "prompt_cache_key", "cache_salt"
+_KEY = "prompt_cache_key"
 
 
 class RequestBuilder:
@@ -114,7 +115,7 @@ class RequestBuilder:
 
     async def build(self, target: Target, *, stream: bool) -> PreparedRequest:
         if (before := self.remembered) is not None:  # at another target, which failed
-            self._memory.fail(before)
+            before.fail()
             self._conversation = self._conversation or (before.conversation, before.turn)
             self.remembered = None
         self.hides_usage, self._found, self._place = False, NOT_FOUND, None
@@ -151,7 +152,7 @@ class RequestBuilder:
         # Of conversations that only begin alike, a provider of units may have kept nothing.
         units = rules.automatic_breakpoint.value == "units"
         if remembered is not None and (remembered.continues or not units):
-            expected = self._memory.expect(remembered, rules)
+            expected = remembered.expect(rules)
         return OwnReads.of(expected).joined(self._found.reads)
 
     def note_prefixes(self, rules: CacheRules) -> None:
@@ -180,9 +181,9 @@ class RequestBuilder:
             given = body, members, changes
             body = await self.work(lambda: with_members(*given))
             members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
-        path = request.path
-        if endpoint.base_wire == "gemini":
-            path = path_of(target.model, stream=stream)
+        face, path = face_of(endpoint.base_wire), request.path
+        if face.model_in_path:
+            path = face.path_to(target.model, stream=stream)
         decoded = DecodedBody(members, request.elements)
         split_path, now = path, time.time()
 
@@ -210,7 +211,7 @@ class RequestBuilder:
                 self.remembered.sent = replace(self.remembered.sent, plan=plan)
         if dialect is not None and dialect.path:
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
-        elif endpoint.base_wire != "gemini":
+        elif not face.model_in_path:
             path = rendered.envelope.path
         sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
         facts = self.facts
@@ -257,24 +258,25 @@ class RequestBuilder:
         self, target: Target, members: Members, stream: bool, notices: list[Notice]
     ) -> dict[str, bytes]:
         """Fields of the body that cannot stay as they are."""
-        base_wire = target.endpoint.base_wire
         changes: dict[str, bytes] = {}
-        other = base_wire != "gemini" and known_text(members, "model") != target.model
+        face = face_of(target.endpoint.base_wire)
+        other = not face.model_in_path and known_text(members, "model") != target.model
         if other and not hides_model(self._call.request):
             changes["model"] = string(target.model)
-        if stream and base_wire == "openai_chat" and not _omits(target, "stream_options"):
+        if stream and face.usage_on_request and not _omits(target, "stream_options"):
             options = _object(members, "stream_options")
             if bytes(options.get("include_usage", b"")) != b"true":
                 options["include_usage"] = msgspec.Raw(b"true")
                 changes["stream_options"] = msgspec.json.encode(options)
                 self.hides_usage = True
         if self.masked:
-            name = _SALT if target.endpoint.system == "vllm" else _KEY
+            salt = salt_field(target.endpoint.resolved)
+            name = salt or _KEY
             given = known_text(members, name)
-            if given or name == _SALT:
+            if given or salt:
                 changes[name] = string(app_key(self._call.app.id, given))
                 notices.append(_own_key(name))
-                self.masked = name != _SALT and not keys_separate(target.rules)
+                self.masked = not salt and not keys_separate(target.rules)
         return changes
 
     # ── A request of another wire ────────────────────────────────────────────────────────────────
@@ -427,8 +429,9 @@ def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
         body = fill_max_tokens(request.wire, body, request.members, tokens).body
-    elif request.wire == "gemini":
-        body = without_empty_turns(body, request.members)
+    else:
+        repaired = face_of(request.wire).repaired(request.members)
+        body = with_members(body, request.members, repaired)
     return wire.get(request.wire).parse(body, request.path)
 
 

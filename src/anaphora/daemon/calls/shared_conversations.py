@@ -9,48 +9,85 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import msgspec
+from blake3 import blake3
+from msgspec.structs import replace
 
-from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import CallHints, EarlierCall
+from anaphora.cache import saved_blocks as blocks
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.comparison import may_be_shared
+from anaphora.cache.plan.saved import SavedPlanner
+from anaphora.cache.saved_call import SavedCall, SavedFormat, restore_call, save_call
 from anaphora.cache.sent_call import SentCall
-from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState, prompt_names
-from anaphora.daemon.shared_state import saved_blocks as blocks
-from anaphora.daemon.shared_state import saved_calls as saved
-from anaphora.daemon.shared_state.saved_calls import SavedLine, SavedTurn
+from anaphora.cache.verdict.judgement import may_be_shared
+from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState
 from anaphora.rendered import Plan
-
-if TYPE_CHECKING:
-    from .conversations import RememberedCall
+from anaphora.rendered.stored import StoredRun
+from anaphora.tokens import learned, tokens_in
+from anaphora.traffic.matching import RememberedCall
+from anaphora.traffic.planning import ConversationPlans, PlannedCall, ReadRequest
 
 _VERSION_BYTES = 8
+
+
+class SharedCall(msgspec.Struct, frozen=True, array_like=True):
+    """One call that was answered."""
+
+    turn: int
+    end: bytes
+    """The key of the whole prompt."""
+    estimated: int
+    """Tokens by the catalog's ratio."""
+    call: SavedCall
+
+
+class SharedConversation(msgspec.Struct, frozen=True, array_like=True):
+    """A conversation as it is saved for other nodes: figures, places of markers and digests."""
+
+    conversation: str
+    hints: tuple[bytes, bytes]
+    calls: tuple[SharedCall, ...]
+    """The last one or two, the latest at the end."""
+    last: bytes
+    """What is known of the last blocks of the latest prompt."""
+    planner: SavedPlanner | None
+    changing: int
+    seen: int
+
+    def check(self) -> None:
+        """Raises where a value that was read contradicts itself."""
+        for each in self.calls:
+            each.call.check()
+        latest = min(blocks.LAST_BLOCKS, self.calls[-1].call.chunks)
+        if len(self.last) != latest * blocks.ENTRY_BYTES:
+            raise ValueError("its last blocks are not those of its last call")
+
+
+FORMAT = SavedFormat(b"anaphora calls 2\n", SharedConversation)
 
 
 class SharedLine:
     """The record of one conversation on this node: of all its calls, until one branches off."""
 
-    __slots__ = ("hints", "opening", "record", "request", "salts", "saved_chunks", "scope", "turns")
+    __slots__ = ("calls", "hints", "opening", "record", "request", "salts", "saved_chunks", "scope")
 
     def __init__(
         self,
         record: SavedRecord,
-        turns: tuple[SavedTurn, ...],
+        calls: tuple[SharedCall, ...],
         hints: CallHints,
         saved_chunks: int = 0,
     ) -> None:
         self.record = record
-        self.turns = turns
+        self.calls = calls
         """The answered calls in it."""
         self.hints = hints
         self.saved_chunks = saved_chunks
         """How many leading chunks of the next prompt are described in it."""
         self.request: ReadRequest | None = None
         self.scope: Hashable = None
-        self.salts: prompt_names.Salts | None = None
+        self.salts: blocks.Salts | None = None
         self.opening: tuple[bytes, bytes] = b"", b""
         """The key and the digest of the first block of its messages."""
 
@@ -99,16 +136,12 @@ class SharedConversations:
         if not len(prompt):
             return None
         keyed = request.rules.key_requests is not None
-        if (
-            here is not None
-            and here.continues
-            and prompt_names.replies_after(prompt, here.chunks) == 1
-        ):
+        if here is not None and here.continues and blocks.replies_after(prompt, here.chunks) == 1:
             planned = here.call.planned
             if not keyed or (planned is not None and planned.state.cache_key is not None):
                 return None  # otherwise a key is chosen, by the calls of all nodes
-        salts = prompt_names.Salts.of(scope, request.hints)
-        names, positions = prompt_names.candidates(prompt, salts)
+        salts = blocks.Salts.of(scope, request.hints)
+        names, positions = blocks.candidates(prompt, salts)
         records, calls = await self._shared.find(names, _counted(salts) if keyed else "", at)
         if keyed:
             self._plans.count_everywhere(calls, request, scope=scope, at=at)
@@ -140,35 +173,35 @@ class SharedConversations:
         own: Plan,
     ) -> FoundConversation | None:
         """`position` is the chunk of the prompt that the record was found by."""
-        line = saved.decode_line(record.data)
-        if line is None:
-            return None
-        last = line.turns[-1]
+        line = FORMAT.decode(record.data)
+        line.check()
+        last, call = line.calls[-1], line.calls[-1].call
         if name == b"l":
             return self._beginning(line, prompt, request, scope, own)
-        if last.chunks <= len(prompt) and last.end == prompt.key(last.chunks - 1):
-            runs, common = blocks.first_runs(request.rendered, last.chunks), last.chunks
-        elif name == b"e" and line.turns[0].end == prompt.key(position):
+        chunks = call.chunks
+        if chunks <= len(prompt) and last.end == prompt.key(chunks - 1):
+            runs, common = blocks.first_runs(request.rendered, chunks), chunks
+        elif name == b"e" and line.calls[0].end == prompt.key(position):
             return self._branched(line, prompt, request, scope, own)
         else:
-            entries, first = line.last, max(0, last.chunks - blocks.LAST_BLOCKS)
+            entries, first = line.last, max(0, chunks - blocks.LAST_BLOCKS)
             common = position + 1
-            if name != b"e" or not first <= common < last.chunks:
+            if name != b"e" or not first <= common < chunks:
                 entries, first = await self._shared.digests(record), 0
-                if len(entries) < last.chunks * blocks.ENTRY_BYTES:
+                if len(entries) < chunks * blocks.ENTRY_BYTES:
                     return None
-                common = blocks.common_blocks(prompt, entries[: last.chunks * blocks.ENTRY_BYTES])
-                if name == b"b" and not blocks.repeats(prompt, last, entries):
+                common = blocks.common_blocks(prompt, entries[: chunks * blocks.ENTRY_BYTES])
+                if name == b"b" and not blocks.repeats(prompt, call, entries):
                     return None
-            runs = blocks.rebuilt_runs(prompt, last, entries, first, common)
-        hints = saved.restored_hints(line.hints, request.hints)
+            runs = blocks.rebuilt_runs(prompt, call, entries, first, common)
+        hints = _restored_hints(line.hints, request.hints)
         if not hints.agrees(request.hints):
             return None
-        sent = saved.restored_call(last, request.rendered, runs, own)
+        sent = restore_call(call, request.rendered, runs, own)
         return FoundConversation(
             conversation=line.conversation,
-            line=SharedLine(record, line.turns, hints, common),
-            call=FoundCall(sent, self._planned(line, last, request, scope), last.turn),
+            line=SharedLine(record, line.calls, hints, common),
+            call=FoundCall(sent, self._planned(line, call, request, scope), last.turn),
             hints=hints,
             continues=True,
             chunks=common,
@@ -176,19 +209,20 @@ class SharedConversations:
 
     def _branched(
         self,
-        line: SavedLine,
+        line: SharedConversation,
         prompt: ComparedPrompt,
         request: ReadRequest,
         scope: Hashable,
         own: Plan,
     ) -> FoundConversation | None:
         """The call before the last one, from which the prompt branches off."""
-        turn, hints = line.turns[0], saved.restored_hints(line.hints, request.hints)
+        turn, hints = line.calls[0], _restored_hints(line.hints, request.hints)
         if not hints.agrees(request.hints):
             return None
-        runs = blocks.first_runs(prompt.rendered, turn.chunks)
-        sent = saved.restored_call(turn, prompt.rendered, runs, own)
-        planned = self._planned(line, turn, request, scope)
+        chunks = turn.call.chunks
+        runs = blocks.first_runs(prompt.rendered, chunks)
+        sent = restore_call(turn.call, prompt.rendered, runs, own)
+        planned = self._planned(line, turn.call, request, scope)
         if planned is not None:
             planned.continued = True
         return FoundConversation(
@@ -197,35 +231,32 @@ class SharedConversations:
             call=FoundCall(sent, planned, turn.turn),
             hints=hints,
             continues=True,
-            chunks=turn.chunks,
+            chunks=chunks,
         )
 
     def _planned(
-        self, line: SavedLine, turn: SavedTurn, request: ReadRequest, scope: Hashable
+        self, line: SharedConversation, call: SavedCall, request: ReadRequest, scope: Hashable
     ) -> PlannedCall | None:
         if line.planner is None:
             return None
-        planned = self._plans.adopt(saved.restored_planner(line.planner), request, scope=scope)
-        planned.changing, planned.seen, planned.chunks = line.changing, line.seen, turn.chunks
+        planned = self._plans.adopt(line.planner, request, scope=scope)
+        planned.changing, planned.seen, planned.chunks = line.changing, line.seen, call.chunks
         return planned
 
     def _beginning(
         self,
-        line: SavedLine,
+        line: SharedConversation,
         prompt: ComparedPrompt,
         request: ReadRequest,
         scope: Hashable,
         own: Plan,
     ) -> FoundConversation | None:
         """Another conversation with the same tools and system prompt."""
-        last, chunks = line.turns[-1], prompt.leading + 1
+        last, chunks = line.calls[-1], prompt.leading + 1
         if line.planner is not None:
-            planner = saved.restored_planner(line.planner)
-            self._plans.adopt_beginning(planner, request, scope=scope)
-        whole = saved.restored_call(
-            last, request.rendered, blocks.first_runs(request.rendered, chunks), own
-        )
-        sent = saved.shared_beginning(whole, last, chunks)
+            self._plans.adopt_beginning(line.planner, request, scope=scope)
+        runs = blocks.first_runs(request.rendered, chunks)
+        sent = _shared_beginning(restore_call(last.call, request.rendered, runs, own), last, chunks)
         if not may_be_shared(sent, request.rendered, request.rules):
             return None
         return FoundConversation(
@@ -252,13 +283,13 @@ class SharedConversations:
         before = None if found is None or not found.continues else found.call
         line = None if before is None else before.line
         if before is None or line is None or (before.planned and before.planned.continued):
-            turns = () if line is None else line.turns
-            line = SharedLine(_new_record(), turns, request.hints)
+            calls = () if line is None else line.calls
+            line = SharedLine(_new_record(), calls, request.hints)
         else:
             line.saved_chunks = min(line.saved_chunks, 0 if found is None else found.chunks)
         line.request, line.scope = request, scope
         if line.salts is None:
-            line.salts = prompt_names.Salts.of(scope, request.hints)
+            line.salts = blocks.Salts.of(scope, request.hints)
         call.line = line
         if request.rules.key_requests is not None:
             self._shared.count(_counted(line.salts), at)
@@ -272,22 +303,22 @@ class SharedConversations:
         if not len(prompt):
             return
         planned, changing = call.planned, 0 if call.planned is None else call.planned.changing
-        turn = saved.saved_call(call.sent, call.turn, prompt.key(len(prompt) - 1))
-        line.turns = (*line.turns[-1:], turn)
+        line.calls = (*line.calls[-1:], _shared_call(call, prompt.key(len(prompt) - 1)))
         done = line.saved_chunks
         first = min(done, max(0, len(prompt) - blocks.LAST_BLOCKS))
         entries = blocks.block_entries(prompt, first)
         record, before = line.record, line.record.version
         record.version = secrets.token_bytes(_VERSION_BYTES)
-        record.data = saved.encode_line(
-            SavedLine(
+        planner = None
+        if planned is not None:
+            planner = self._plans.save(planned, request, scope=line.scope).rounded()
+        record.data = FORMAT.encode(
+            SharedConversation(
                 conversation=call.conversation,
-                hints=saved.hint_digests(request.hints),
-                turns=line.turns,
+                hints=(_hint(request.hints.conversation), _hint(request.hints.user)),
+                calls=line.calls,
                 last=entries[-blocks.LAST_BLOCKS * blocks.ENTRY_BYTES :],
-                planner=None
-                if planned is None
-                else saved.saved_planner(self._plans.save(planned, request, scope=line.scope)),
+                planner=planner,
                 changing=changing,
                 seen=0 if planned is None else planned.seen,
             )
@@ -298,11 +329,50 @@ class SharedConversations:
                 return blocks.block_entries(prompt, start)
             return entries[(start - first) * blocks.ENTRY_BYTES :]
 
-        names = prompt_names.pointers(
+        names = blocks.pointers(
             prompt, line.salts, changing, entries[-blocks.ENTRY_BYTES :][:8], _opening(line, prompt)
         )
         self._shared.save(record, before, names, entries_from, done)
         line.saved_chunks = len(prompt)
+
+
+def _shared_call(call: RememberedCall, end: bytes) -> SharedCall:
+    rendered = call.sent.rendered
+    runs = tuple(StoredRun(run.section, run.role, run.count) for run in rendered.runs)
+    estimated = tokens_in(rendered.size, rendered.bytes_per_token)
+    return SharedCall(call.turn, end, estimated, save_call(call.sent, runs, without_text=True))
+
+
+def _shared_beginning(sent: SentCall, saved: SharedCall, chunks: int) -> SentCall:
+    """A call as if it had ended after the chunks that it shares with another conversation: what was
+    billed for them is unknown, but its bill shows how many bytes a token has."""
+    rendered = sent.rendered
+    total = None if sent.usage is None else sent.usage.input
+    marks = tuple(mark for mark in sent.marks.marks if mark.chunk < chunks)
+    bills = saved.call.bills
+    if total:
+        bills = learned(bills, saved.estimated, total)
+    rendered = replace(
+        rendered,
+        runs=blocks.first_runs(rendered, chunks),
+        cacheable=min(rendered.cacheable, chunks),
+        bills=bills,
+    )
+    return replace(sent, rendered=rendered, plan=Plan(marks=marks), usage=None)
+
+
+def _restored_hints(saved: tuple[bytes, bytes], hints: CallHints) -> CallHints:
+    """Those of this call, where they are the same; others are told apart by their digests."""
+    given = (hints.conversation, hints.user)
+    conversation, user = (
+        now if _hint(now) == digest else digest.hex()
+        for now, digest in zip(given, saved, strict=True)
+    )
+    return CallHints(conversation=conversation, user=user)
+
+
+def _hint(text: str) -> bytes:
+    return blake3(text.encode(errors="replace")).digest(8) if text else b""
 
 
 def _opening(line: SharedLine, prompt: ComparedPrompt) -> bytes:
@@ -312,11 +382,11 @@ def _opening(line: SharedLine, prompt: ComparedPrompt) -> bytes:
         return b""
     key = prompt.key(first)
     if line.opening[0] != key:
-        line.opening = key, prompt_names.block_digest(prompt, first)
+        line.opening = key, blocks.block_digest(prompt, first)
     return line.opening[1]
 
 
-def _counted(salts: prompt_names.Salts) -> str:
+def _counted(salts: blocks.Salts) -> str:
     """The name under which the calls of an app with a model are counted."""
     return f"calls {salts.scope.hex()}"
 

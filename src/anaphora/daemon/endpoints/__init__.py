@@ -1,6 +1,6 @@
 """Provider-compatible endpoints: the paths, requests and responses of five wires, served to apps.
 
-    path ─routes─▶ body (one strict parser) ─references─▶ AppCall ─▶ Delegation
+    path ─faces─▶ body (one strict parser) ─references─▶ AppCall ─▶ Delegation
                                                     AppReply, AppStream ─writing─▶ the app
 
 What is checked and what is sent come from the same bytes. Only headers and query fields of the

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.faces import FACES, face_of
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.store import Store
 from anaphora.errors import NotGranted, RequestRejected
@@ -20,24 +22,28 @@ from .body import JsonBody, parse_object
 from .references import check_references, references
 
 #: The paths that a batch may send its requests to, and their wires.
-_PATHS = {"/v1/chat/completions": "openai_chat", "/v1/responses": "openai_responses"}
+_PATHS = {
+    face.generate_path: name
+    for name, face in FACES.items()
+    if wires.features(name).batches == "file"
+}
 _MAX_REQUESTS = 50_000
 
 
-class _AnthropicRequest(msgspec.Struct):
+class _InlineRequest(msgspec.Struct):
     custom_id: str
     params: msgspec.Raw
 
 
-class _OpenAIRequest(msgspec.Struct):
+class _FileRequest(msgspec.Struct):
     custom_id: str
     url: str
     body: msgspec.Raw
     method: str = "POST"
 
 
-_anthropic_requests = msgspec.json.Decoder(list[_AnthropicRequest]).decode
-_openai_request = msgspec.json.Decoder(_OpenAIRequest).decode
+_inline_requests = msgspec.json.Decoder(list[_InlineRequest]).decode
+_file_request = msgspec.json.Decoder(_FileRequest).decode
 
 
 class BatchCheck:
@@ -61,21 +67,21 @@ class BatchCheck:
         """Raises `NotGranted` where the grant does not allow one of the requests."""
         if self._grant.approved_prompt is not None:
             raise NotGranted("batches are not possible with an approved_prompt", param="batch")
-        if wire == "anthropic":
-            await self._check_anthropic(body)
+        if wires.features(wire).batches == "inline":
+            await self._check_inline(wire, body)
         else:
-            await self._check_openai(body)
+            await self._check_file(body)
 
-    async def _check_anthropic(self, body: JsonBody) -> None:
+    async def _check_inline(self, wire: str, body: JsonBody) -> None:
         try:
-            requests = _anthropic_requests(body.members.get("requests", b"[]"))
+            requests = _inline_requests(body.members.get("requests", b"[]"))
         except DECODE_ERRORS as problem:
             raise RequestRejected(f"requests: {problem}", status=400, param="requests") from None
         for index, one in enumerate(requests):
             place = f"requests[{index}].params"
-            await self._check_one("anthropic", "/v1/messages", bytes(one.params), place)
+            await self._check_one(wire, face_of(wire).generate_path, bytes(one.params), place)
 
-    async def _check_openai(self, body: JsonBody) -> None:
+    async def _check_file(self, body: JsonBody) -> None:
         path = body.value.get("endpoint")
         if path not in _PATHS:
             reason = f"endpoint must be one of {', '.join(_PATHS)}"
@@ -89,7 +95,7 @@ class BatchCheck:
                 continue
             parse_object(line)
             try:
-                one = _openai_request(line)
+                one = _file_request(line)
             except DECODE_ERRORS as problem:
                 reason = f"line {number}: {problem}"
                 raise RequestRejected(reason, status=400, param="input_file_id") from None

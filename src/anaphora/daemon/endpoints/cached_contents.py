@@ -21,6 +21,7 @@ from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_grant
+from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
 from anaphora.daemon.money.ledger import Ledger, OpenHold
@@ -31,7 +32,6 @@ from anaphora.errors import NotGranted, RequestRejected, Upstream
 from anaphora.values import Usage
 
 from .body import JsonBody
-from .routes import checked_model
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from anaphora import errors, wire
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, Denied, Upstream
 from anaphora.serving.exchange import CompleteResponse
@@ -41,9 +42,6 @@ _OPERATORS: dict[type[AnaphoraError], str] = {
     errors.QuotaExhausted: "the operator's quota at the provider is used up",
     errors.Forbidden: "the operator's key may not do this at the provider",
 }
-#: The fields of prompts, where they are not called messages.
-_PROMPTS = {"gemini": "contents", "openai_responses": "input"}
-_TOO_LONG = "prompt is too long"
 #: The code of a model that is not known, or not granted.
 _NO_MODEL = "model_not_found"
 #: A provider may report a failure in a response of 200.
@@ -52,13 +50,12 @@ _FIRST_ERROR = 400
 
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
-    error = as_upstream(problem, wire_name)
+    error, face = as_upstream(problem, wire_name), face_of(wire_name)
     own = not isinstance(problem, Upstream) or isinstance(problem, Denied)
-    if own and error.code == _NO_MODEL and wire_name == "openai_responses":
-        error.status = 400  # as OpenAI has it there
+    if own and error.code == _NO_MODEL:
+        error.status = face.unknown_model_status
     error.details, notices = _shown_details(problem, wire_name)
-    if wire_name == "anthropic" and isinstance(error, errors.ContextOverflow):
-        error = _too_long(error)
+    error = face.own_error(error)
     error.request_id = request_id
     status, headers, body = wire.get(wire_name).write_error(error)
     theirs = None if own else getattr(problem, "request_id", None)
@@ -73,7 +70,7 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
     return CompleteResponse(status, headers, body)
 
 
-def as_upstream(problem: AnaphoraError, wire_name: str = "") -> Upstream:
+def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
     """The same problem as an error that wires write. `wire_name` is that of the caller, whose
     fields are named."""
     if isinstance(problem, Denied):
@@ -137,13 +134,7 @@ def of_provider(problem: AnaphoraError) -> AnaphoraError:
 def _field(path: str, wire_name: str) -> str:
     """A place in a request or in a `Call`, as the caller of a wire knows it."""
     field = path.removeprefix("$").removeprefix(".").removeprefix("params.")
-    return _PROMPTS.get(wire_name, "messages") if field == "ir" else field
-
-
-def _too_long(error: errors.ContextOverflow) -> errors.ContextOverflow:
-    """In the words by which Anthropic's clients know that they have to shorten a conversation."""
-    text = str(error)
-    return error if _TOO_LONG in text else error.restated(f"{_TOO_LONG}: {text}")
+    return face_of(wire_name).prompt_field if field == "ir" else field
 
 
 def _shown_details(

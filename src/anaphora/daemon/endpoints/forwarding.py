@@ -13,24 +13,16 @@ from anaphora import wire
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.failures import name_origin
-from anaphora.client.pool import Endpoint
-from anaphora.client.target import Target
+from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
 from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.faces import face_of
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .masking import without_accounts
-from .stored_usage import change_objects
+from .masking import change_objects, without_accounts
 
-#: Base wires of the providers that keep the objects of a wire.
-_FAMILIES = {
-    "anthropic": ("anthropic",),
-    "openai_chat": ("openai_responses", "openai_chat"),
-    "openai_responses": ("openai_responses", "openai_chat"),
-    "gemini": ("gemini",),
-}
 #: Members of stored objects with texts of a provider about a failure.
 _ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")
 _ERROR_MARKS = (b'"error', b'"last_error"', b'"status_details"')
@@ -58,7 +50,7 @@ class Forwarder:
     def provider_for(self, wire_name: str, granted: tuple[str, ...]) -> str | None:
         """The first of the granted providers that keeps objects of a wire."""
         known = self._providers()
-        for base in _FAMILIES.get(wire_name, ()):
+        for base in face_of(wire_name).keepers:
             for id in granted:
                 if id in known and _base_wire(known[id]) == base:
                     return id
@@ -165,4 +157,5 @@ def _base_wire(resolved: ResolvedProvider) -> str:
 
 
 def _defaults(resolved: ResolvedProvider) -> list[tuple[str, str]]:
-    return [("anthropic-version", "2023-06-01")] if _base_wire(resolved) == "anthropic" else []
+    face = face_of(_base_wire(resolved))
+    return [(face.version_header, face.default_version)] if face.version_header else []

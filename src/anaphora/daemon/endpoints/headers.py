@@ -17,9 +17,10 @@ import msgspec
 from anaphora.cache.verdict import Verdict
 from anaphora.daemon.access.checks import is_granted
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.faces import face_of
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
-from anaphora.wire.errors import request_id_in
+from anaphora.wire.response_headers import request_id_in
 
 REQUEST_ID = "anaphora-request-id"
 NOTICES = "anaphora-notices"
@@ -33,10 +34,6 @@ PROVIDER = "anaphora-provider"
 BETA_NOT_GRANTED = "beta_not_granted"
 """The notice of a beta that was left out."""
 
-#: The header in which each provider's SDK looks for the request's id.
-_OWN_REQUEST_ID = {"anthropic": "request-id"}
-#: Headers with lists of betas, each of which the grant must name.
-_BETAS = ("anthropic-beta", "openai-beta")
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
 #: Ids of requests that pass; any other text of a provider does not.
 _ID = re.compile(r"[\w.:/=+-]{1,200}", re.ASCII)
@@ -66,26 +63,24 @@ def forwarded_headers(
     """Headers of a request that go upstream, and notices about betas that do not."""
     forwarded: list[tuple[str, str]] = []
     notices: list[Notice] = []
-    version = headers.get("anthropic-version")
-    if version is not None and wire == "anthropic":
+    face = face_of(wire)
+    version = headers.get(face.version_header)
+    if version is not None:
         if _VERSION.fullmatch(version) is None:
-            reason = f"anthropic-version must be a date like 2023-06-01, not {version[:40]!r}"
-            raise RequestRejected(reason, status=400, param="anthropic-version")
-        forwarded.append(("anthropic-version", version))
-    for name in _BETAS:
-        value = headers.get(name)
-        if not value or not name.startswith(wire.partition("_")[0]):
-            continue
-        granted = []
-        for each in value.split(","):
-            beta = each.strip()
-            if is_granted(beta, grant.betas) and _BETA.fullmatch(beta):
-                granted.append(beta)
-            elif beta:
-                text = f"the beta {beta[:60]!r} is not granted; left out"
-                notices.append(Notice(BETA_NOT_GRANTED, text, name))
-        if granted:
-            forwarded.append((name, ",".join(dict.fromkeys(granted))))
+            name = face.version_header
+            reason = f"{name} must be a date like {face.default_version}, not {version[:40]!r}"
+            raise RequestRejected(reason, status=400, param=name)
+        forwarded.append((face.version_header, version))
+    granted = []
+    for each in headers.get(face.beta_header, "").split(","):
+        beta = each.strip()
+        if is_granted(beta, grant.betas) and _BETA.fullmatch(beta):
+            granted.append(beta)
+        elif beta:
+            text = f"the beta {beta[:60]!r} is not granted; left out"
+            notices.append(Notice(BETA_NOT_GRANTED, text, face.beta_header))
+    if granted:
+        forwarded.append((face.beta_header, ",".join(dict.fromkeys(granted))))
     return tuple(forwarded), tuple(notices)
 
 
@@ -144,7 +139,7 @@ def own_headers(
     provider_request_id: str | None = None,
 ) -> dict[str, str]:
     """What we tell about a call."""
-    headers = {_OWN_REQUEST_ID.get(wire, "x-request-id"): request_id, REQUEST_ID: request_id}
+    headers = {face_of(wire).request_id_header: request_id, REQUEST_ID: request_id}
     if provider:
         headers[PROVIDER] = provider
     if provider_request_id and _ID.fullmatch(provider_request_id):

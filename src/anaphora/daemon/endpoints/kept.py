@@ -1,25 +1,29 @@
-"""What a provider keeps of a reply, and later requests may refer to by its id."""
+"""The objects that a provider keeps for apps, and later requests may refer to by their ids: whose
+they are, how many tokens they have, and the bills of responses in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from anaphora.daemon.money.stored_history import continued_tokens
+from anaphora import wire as wires
+from anaphora.daemon.faces.face import Kept, Route
+from anaphora.daemon.faces.openai import kept_of_response
+from anaphora.daemon.facts.content import RequestContent, scan_content
+from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
-from anaphora.daemon.values import AppReply
-from anaphora.errors import AnaphoraError
-from anaphora.values import Opaque, Part, Reply, Usage
-from anaphora.wire.openai_responses.types import ITEM, WIRE
+from anaphora.errors import AnaphoraError, NotFound
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.replies import valid_count
 
-Kept: TypeAlias = tuple[HandleKind, str, int | None]
-"""Kind, id, and the tokens that a request is billed for when it refers to it."""
-
+from .body import JsonBody
+from .forwarding import Forwarder
 
 #: OpenAI keeps responses and their items for 30 days. How long containers are kept is not
 #: documented alike by all, so they stay the app's.
@@ -27,8 +31,6 @@ _FORGOTTEN: tuple[HandleKind, ...] = ("response", "item")
 _SECONDS = 30 * 86_400.0
 #: Seconds between two removals of older ones.
 _REMOVAL_SECONDS = 60.0
-#: Of one response; the ids of further ones are not known later.
-_MOST_ITEMS = 256
 
 
 class KeptObjects:
@@ -42,9 +44,7 @@ class KeptObjects:
     async def add(self, row: HandleRow, kept: Iterable[Kept]) -> None:
         """Objects of the app and the provider of `row`."""
         rows = [
-            msgspec.structs.replace(
-                row, kind=kind, id=id, tokens=tokens, bill=row.bill if id == row.id else ""
-            )
+            replace(row, kind=kind, id=id, tokens=tokens, bill=row.bill if id == row.id else "")
             for kind, id, tokens in kept
         ]
         await asyncio.gather(*map(self._store.add_handle, rows))  # in one transaction
@@ -55,69 +55,101 @@ class KeptObjects:
             for kind in _FORGOTTEN:
                 await self._store.remove_old_handles(kind, row.created - _SECONDS)
 
+    async def register(self, row: HandleRow, answer: bytes, body: JsonBody | None) -> None:
+        """The object that a provider has made, by its answer. `row` lacks the id and the tokens,
+        `body` is the request."""
+        fields = fields_of(answer)
+        id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
+        if not id:
+            raise NotFound("the provider's answer names no object", status=502)
+        tokens: int | None = None
+        if row.kind == "conversation" and body is not None:
+            tokens = most_tokens(body)
+        elif row.kind == "cached_content":
+            tokens = cached_tokens(fields)
+        await self._store.add_handle(replace(row, id=id, tokens=tokens))
 
-class _Item(msgspec.Struct):
-    id: str = ""
-    container_id: str | None = None
-
-
-class _Extras(msgspec.Struct):
-    container: _Item | None = None
-
-
-_decode_item = msgspec.json.Decoder(_Item).decode
-_decode_extras = msgspec.json.Decoder(_Extras).decode
-
-
-def kept_objects(wire: str, request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
-    """The objects that a provider keeps of the reply to a request."""
-    reader = _KEPT.get(wire)
-    return iter(()) if reader is None else reader(request, reply)
-
-
-def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
-    stored = request.get("store") is not False and bool(reply.reply.id)
-    return kept_of_response(reply.reply, reply.most_usage or reply.usage, stored=stored)
-
-
-def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
-    """The objects that OpenAI keeps of a response."""
-    if stored:
-        total = continued_tokens(reply, usage.total)
-        yield "response", reply.id, total
-        for id, is_output in islice(_items(reply), _MOST_ITEMS):
-            yield "item", id, continued_tokens(reply, usage.output) if is_output else total
-    for part in reply.message.parts:
-        if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
-            container = _decode_item(part.json).container_id
-            if container:
-                yield "container", container, None
+    async def register_results(self, batch: HandleRow, answer: bytes, now: float) -> None:
+        """The files that a batch wrote belong to the app of the batch."""
+        fields = fields_of(answer)
+        for name in ("output_file_id", "error_file_id"):
+            id = fields.get(name)
+            if isinstance(id, str) and await self._store.handle("file", id, batch.app) is None:
+                row = HandleRow(
+                    kind="file", id=id, app=batch.app, provider=batch.provider, created=now
+                )
+                await self._store.add_handle(row)
 
 
-def _items(reply: Reply) -> Iterator[tuple[str, bool]]:
-    """The ids of a response's items, and whether an item is all output: a server tool also has
-    what it read."""
-    for part in reply.message.parts:
-        if id := _decode_item(_item_fields(part)).id:
-            yield id, not isinstance(part, Opaque) or part.kind == "image_generation_call"
+class BackgroundResponses:
+    """Responses whose bill, size and items are known only when they are fetched, or have been
+    cancelled."""
+
+    def __init__(
+        self, kept: KeptObjects, forwarder: Forwarder, ledger: Ledger, bills: LateBills
+    ) -> None:
+        self._kept = kept
+        self._forwarder = forwarder
+        self._ledger = ledger
+        self._bills = bills
+
+    def stored_bill(self, app: str, response_id: str) -> str:
+        """What the store keeps of the bill of a response."""
+        return self._bills.record(app, response_id)
+
+    async def has_begun(self, row: HandleRow, route: Route) -> bool | None:
+        """Whether a response that is about to be cancelled has begun; None: unknown, or it is not
+        cancelled. One that has not costs nothing."""
+        if route.rest != "cancel" or row.tokens is not None:
+            return None
+        with contextlib.suppress(AnaphoraError):
+            found = await self._forwarder.send(row.provider, "GET", f"/v1/responses/{row.id}")
+            return not is_queued(found.body)
+        return None
+
+    async def fetched(
+        self, row: HandleRow, route: Route, answer: bytes, began: bool | None
+    ) -> None:
+        """Bills a response that has ended. The app gets it also where the store fails."""
+        if row.tokens is not None or route.operation == "delete" or route.rest == "input_items":
+            return
+        fetched = read_response(answer)
+        if fetched is None or fetched.reply.id != row.id:
+            return
+        reply = fetched.reply
+        self._bills.fetched(row.app, replace(fetched, began=began), lambda: self._read_bill(row))
+        if reply.usage.total is None:
+            return
+        with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
+            await self._kept.add(replace(row, bill=""), kept_of_response(reply, reply.usage))
+
+    def _read_bill(self, row: HandleRow) -> LateBill | None:
+        if not row.bill:
+            return None
+        return LateBill.read(row.id, row.bill, self._ledger, self._forwarder.target)
 
 
-def _item_fields(part: Part) -> str:
-    """JSON of the fields of an item; of a message, its first part has them."""
-    if isinstance(part, Opaque):
-        return part.json
-    extras = part.extras or {}
-    return extras.get(ITEM) or extras.get(WIRE) or "{}"
+def most_tokens(body: JsonBody) -> int | None:
+    """What the items of a conversation can have: a token is at least a byte. None where they hold
+    more than text."""
+    found = RequestContent()
+    items = body.members.get("items", msgspec.Raw(b"null"))
+    scan_content(wires.table("openai_responses"), "input", items, found)
+    media = found.media
+    if media.images or media.documents or media.audio or found.handles:
+        return None
+    return len(body.data)
 
 
-def _of_messages(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
-    """Requests with these fields name the message before them."""
-    if reply.reply.id and ("diagnostics" in request or "thread" in request):
-        yield "response", reply.reply.id, (reply.most_usage or reply.usage).total
-    extras = (reply.reply.extras or {}).get("anthropic")
-    container = None if extras is None else _decode_extras(extras).container
-    if container is not None and container.id:
-        yield "container", container.id, None
+def cached_tokens(fields: dict[str, Any]) -> int | None:
+    usage = fields.get("usageMetadata")
+    tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
+    return valid_count(tokens) if type(tokens) is int else None
 
 
-_KEPT = {"openai_responses": _of_responses, "anthropic": _of_messages}
+def fields_of(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except DECODE_ERRORS:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -9,18 +9,13 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.handles import not_found, own_rows, stored_objects
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotGranted, RequestRejected
 from anaphora.values import Notice
 
 from .body import JsonBody
-
-#: By wire: where a request names an earlier response that it is only compared with.
-_COMPARISONS = {
-    "anthropic": ("diagnostics", "previous_message_id"),
-    "openai_responses": ("prompt_cache_options", "comparison_response_id"),
-}
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -44,7 +39,7 @@ def references(value: dict[str, Any]) -> Iterator[Reference]:
 def without_comparison(wire: str, body: JsonBody) -> tuple[bytes, Notice] | None:
     """The body without the response that the provider is to compare it with, for a diagnosis alone;
     None where it names none. SDKs send it unasked, also for apps that may store nothing."""
-    name, member = _COMPARISONS.get(wire, ("", ""))
+    name, member = face_of(wire).comparison
     options = body.value.get(name)
     if not isinstance(options, dict) or not options.get(member):
         return None

@@ -11,6 +11,8 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.faces import face_of, find_route, serves, wire_of
+from anaphora.daemon.faces.face import JSON, Route, model_in
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import (
@@ -29,26 +31,16 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
-from . import routes
 from .body import JsonBody, check_headers, parse_object
 from .body_memory import AppBodies, CallBody, read_whole
 from .errors import error_response, of_provider
-from .headers import (
-    BETA_NOT_GRANTED,
-    PROVIDER,
-    forwarded_headers,
-    own_headers,
-    query_fields,
-)
+from .headers import BETA_NOT_GRANTED, PROVIDER, forwarded_headers, own_headers, query_fields
 from .incoming import read_json_bytes
-from .kept import KeptObjects, kept_objects
-from .models import write_model, write_models
+from .kept import KeptObjects
 from .references import Reference, check_references, without_comparison
-from .routes import Route
-from .stored import StoredObjects
-from .writing import StreamBody, stream_headers, write_reply
+from .stored import ObjectRequests
+from .writing import StreamBody, stream_headers, write_model, write_models, write_reply
 
-_JSON = "application/json"
 #: With one of these permissions a reply may be kept, or name a container.
 _KEEPING = frozenset({"stored_responses", "background", "server_tools"})
 #: Seconds after which a call is watched: it ends when its client disconnects.
@@ -58,7 +50,6 @@ _REQUEST_ID = "anaphora.request_id"
 #: Bytes of a request about a model.
 _LARGEST_QUESTION = 64 * 1024
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
-_COUNT_FIELDS = {"anthropic": "input_tokens", "gemini": "totalTokens"}
 
 
 class Endpoints:
@@ -68,7 +59,7 @@ class Endpoints:
         self,
         delegation: Delegation,
         store: Store,
-        stored: StoredObjects | None = None,
+        stored: ObjectRequests | None = None,
         *,
         off_loop: OffLoop,
         clock: Callable[[], float] = time.time,
@@ -83,7 +74,7 @@ class Endpoints:
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
-        return routes.serves(path)
+        return serves(path)
 
     def token_of(self, exchange: HttpExchange) -> Secret | None:
         """The token of a request that has none: it goes on with an upload that a token began."""
@@ -92,7 +83,7 @@ class Endpoints:
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
         exchange.scope[ERROR_KEY] = kind_of(problem)
-        wire = routes.wire_of(exchange.path, exchange.headers)
+        wire = wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
     async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None:
@@ -109,7 +100,7 @@ class Endpoints:
 
     async def _answer(self, exchange: HttpExchange, app: App, request_id: str) -> None:
         check_headers(exchange.header_pairs)
-        route = routes.find_route(exchange.method, _plain_path(exchange), exchange.headers)
+        route = find_route(exchange.method, _plain_path(exchange), exchange.headers)
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, app, request_id)
@@ -137,7 +128,7 @@ class Endpoints:
         if route.operation == "show":
             exchange.max_body = min(exchange.max_body, _LARGEST_QUESTION)
             value = parse_object(await read_json_bytes(exchange)).value
-            name = _model_in(value.get("model") or value.get("name"))
+            name = model_in(value.get("model") or value.get("name"))
         return write_model(route.wire, models, name)
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +148,8 @@ class Endpoints:
             body = await self._off_loop.run(app.id, reading) if large else reading()
             notices += (changed[1],)
         rows: tuple[HandleRow, ...] = ()
-        if route.wire != "ollama":
+        face = face_of(route.wire)
+        if face.keeps_objects:
             try:
                 rows = await self._referred(app, route, body, large)
             except Denied as error:  # those of calls are noted by the delegation
@@ -170,8 +162,8 @@ class Endpoints:
             method=route.path,
             provider=exchange.headers.get(PROVIDER),
             stored_at=rows[0].provider if rows else None,
-            model=_model_of(route, body.value),
-            stream=_is_stream(route, body),
+            model=face.model_of(route, body.value),
+            stream=face.is_stream(route, body.value),
             is_large=large,
             request=WireRequest(
                 wire=route.wire,
@@ -220,9 +212,7 @@ class Endpoints:
 
     async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
         tokens, exact = await self._delegation.count_tokens(call)
-        fields: dict[str, Any] = {_COUNT_FIELDS.get(route.wire, "input_tokens"): tokens}
-        if route.wire == "openai_responses":
-            fields["object"] = "response.input_tokens"
+        fields = face_of(route.wire).count_fields(tokens)
         notices: tuple[Notice, ...] = ()
         if not exact:
             notices = (Notice("estimated", "the tokens are estimated, not counted by a provider"),)
@@ -261,7 +251,7 @@ class Endpoints:
         body: JsonBody,
         notices: tuple[Notice, ...],
     ) -> None:
-        as_list = route.wire == "gemini" and not _wants_sse(exchange)
+        as_list = face_of(route.wire).streams_as_list and not _wants_sse(exchange)
         begun: StreamHead | None = None
         try:
             head = await stream.head()
@@ -303,7 +293,9 @@ class Endpoints:
             bill=self._late_bill(call, reply.reply.id),
         )
         try:
-            await self._kept.add(row, kept_objects(request.wire, body.value, reply))
+            usage = reply.most_usage or reply.usage
+            kept = face_of(request.wire).kept_objects(body.value, reply.reply, usage)
+            await self._kept.add(row, kept)
         except (AnaphoraError, *DECODE_ERRORS):
             text = "the stored response could not be recorded: its id cannot be used later"
             return (Notice("handle_not_stored", text),)
@@ -326,7 +318,7 @@ class Endpoints:
             )
 
     def _late_bill(self, call: AppCall, id: str) -> str:
-        return "" if self._stored is None else self._stored.late_bill(call.app.id, id)
+        return "" if self._stored is None else self._stored.background.stored_bill(call.app.id, id)
 
     async def _respond(
         self,
@@ -336,7 +328,7 @@ class Endpoints:
         body: bytes,
         notices: tuple[Notice, ...] = (),
     ) -> None:
-        headers = {"content-type": _JSON, **own_headers(route.wire, request_id, notices=notices)}
+        headers = {"content-type": JSON, **own_headers(route.wire, request_id, notices=notices)}
         await exchange.respond(CompleteResponse(200, headers, body))
 
 
@@ -376,31 +368,6 @@ def _checked_path(raw: bytes) -> str:
 def _counted_path(path: str) -> str:
     """Of the request whose tokens are counted: Gemini's has the model."""
     return path.replace(":countTokens", ":generateContent")
-
-
-def _model_in(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise RequestRejected("model: must be the name of a model", status=400, param="model")
-    return routes.checked_model(value)
-
-
-def _model_of(route: Route, value: dict[str, Any]) -> str | None:
-    """The model that a call asks for; None where a stored prompt decides it."""
-    model = value.get("model")
-    if model is None and route.wire == "openai_responses" and value.get("prompt") is not None:
-        return None
-    return route.name or _model_in(model)
-
-
-def _is_stream(route: Route, body: JsonBody) -> bool:
-    if route.wire == "gemini":
-        return route.operation == "stream"
-    value = body.value.get("stream")
-    if value is None:
-        return route.wire == "ollama"
-    if not isinstance(value, bool):
-        raise RequestRejected("stream: must be true or false", status=400, param="stream")
-    return value
 
 
 def _wants_sse(exchange: HttpExchange) -> bool:

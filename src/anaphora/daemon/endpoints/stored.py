@@ -8,37 +8,27 @@ An app sees and uses only what it made. Another app's object, and one that is no
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora import wire as wires
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
-from anaphora.daemon.facts.content import RequestContent, scan_content
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.face import JSON, SSE, Route
 from anaphora.daemon.facts.handles import not_found
-from anaphora.daemon.money.late_bills import LateBill, LateBills, is_queued, read_response
+from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
-from anaphora.errors import (
-    AnaphoraError,
-    Forbidden,
-    NotFound,
-    NotGranted,
-    RequestRejected,
-    TooLarge,
-)
+from anaphora.errors import Forbidden, NotFound, NotGranted, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
-from anaphora.wire.reading import DECODE_ERRORS
-from anaphora.wire.replies import valid_count
 
 from .batches import BatchCheck
 from .body import MAX_BODY, JsonBody
@@ -53,13 +43,10 @@ from .headers import (
     returned_headers,
 )
 from .incoming import read_object
-from .kept import KeptObjects, kept_of_response
+from .kept import BackgroundResponses, KeptObjects, cached_tokens, fields_of, most_tokens
+from .masking import change_objects, change_results, without_cache_counts
 from .references import check_references, references
-from .resumable import ResumableUploads
-from .routes import Route
-from .stored_usage import change_objects, change_results, without_cache_counts
-from .uploads import check_upload
-from .writing import STREAM_TYPE
+from .uploads import ResumableUploads, check_upload
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
@@ -83,10 +70,9 @@ _NOT_SHOWN = Notice(
     "what a stored response read from the cache is not shown: other apps use that cache, too",
     "usage.input_tokens_details",
 )
-_GEMINI_LISTS = {"cached_content": "cachedContents", "file": "files", "batch": "operations"}
 
 
-class StoredObjects:
+class ObjectRequests:
     """Requests about stored objects, for the app that owns them."""
 
     def __init__(
@@ -107,8 +93,7 @@ class StoredObjects:
         self._store = store
         self._forwarder = forwarder
         self._kept = KeptObjects(store)
-        self._late_bills = late_bills
-        self._ledger = ledger
+        self.background = BackgroundResponses(self._kept, forwarder, ledger, late_bills)
         self._isolates = isolates
         self._reaches = reaches
         self._clock = clock
@@ -120,7 +105,11 @@ class StoredObjects:
         assert route.kind is not None
         _check_capability(app, route)
         if route.operation == "upload":
-            await self._upload(exchange, route, app, request_id)
+            if self.uploads.begins(exchange):
+                provider = self._choose(exchange, route, app)
+                await self.uploads.begin(exchange, route, app, provider, request_id)
+            else:
+                await self.uploads.proceed(exchange, route, app, request_id, self._reaches)
             return
         if route.operation == "list":
             body = await self._list(exchange, route, app)
@@ -132,15 +121,6 @@ class StoredObjects:
         else:
             response = await self._use(exchange, route, app, headers, request_id)
         await self._respond(exchange, route, request_id, response, notices + response.notices)
-
-    async def _upload(
-        self, exchange: HttpExchange, route: Route, app: App, request_id: str
-    ) -> None:
-        if self.uploads.begins(exchange):
-            provider = self._choose(exchange, route, app)
-            await self.uploads.begin(exchange, route, app, provider, request_id)
-        else:
-            await self.uploads.proceed(exchange, route, app, request_id, self._reaches)
 
     async def close(self) -> None:
         await self._forwarder.close()
@@ -166,10 +146,13 @@ class StoredObjects:
         if route.kind == "cached_content" and body is not None:
             async with self._cached.creating(app, provider, body, request_id) as charge:
                 response = await send(on_write=charge.sending)
-                charge.settle(_cached_tokens(_fields(response.body)))
+                charge.settle(cached_tokens(fields_of(response.body)))
         else:
             response = await send()
-        await self._register(route.kind, response, app, provider, body)
+        row = HandleRow(
+            kind=route.kind, id="", app=app.id, provider=provider, created=self._clock()
+        )
+        await self._kept.register(row, response.body, body)
         return self._rewritten(exchange, provider, response)
 
     async def _use(
@@ -191,8 +174,8 @@ class StoredObjects:
                 headers = (*headers, ("content-type", content))
         if route.kind == "conversation" and body is not None:
             # Before it is sent: the provider may keep what its answer does not confirm.
-            await self._store.grow_handle(row, _most_tokens(body))
-        began = await self._has_begun(row, route)
+            await self._store.grow_handle(row, most_tokens(body))
+        began = await self.background.has_begun(row, route)
         send = partial(
             self._forwarder.send,
             row.provider,
@@ -209,59 +192,21 @@ class StoredObjects:
         if route.operation == "delete":
             await self._store.remove_handle(route.kind, route.name, app.id)
         elif route.kind == "batch":
-            await self._register_results(response, app, row.provider)
+            await self._kept.register_results(row, response.body, self._clock())
         if _is_file(route):
             if await self._holds_results(route, row):
                 response = self._own_results(app, row.provider, response)
             return response
         if route.kind == "response":
-            await self._note_late(row, route, response, began)
+            await self.background.fetched(row, route, response.body, began)
             response = self._own_view(app, row.provider, response)
         return self._rewritten(exchange, row.provider, response)
-
-    async def _has_begun(self, row: HandleRow, route: Route) -> bool | None:
-        """Whether a background response that is about to be cancelled has begun; None: unknown, or
-        it is not cancelled. One that has not costs nothing."""
-        if route.rest != "cancel" or row.tokens is not None:
-            return None
-        with contextlib.suppress(AnaphoraError):
-            found = await self._forwarder.send(row.provider, "GET", f"/v1/responses/{row.id}")
-            return not is_queued(found.body)
-        return None
-
-    async def _note_late(
-        self, row: HandleRow, route: Route, response: ProviderResponse, began: bool | None
-    ) -> None:
-        """The bill, the size and the items of a background response are known only when it is
-        fetched, or has been cancelled. The app gets it also where the store fails."""
-        if row.tokens is not None or route.operation == "delete" or route.rest == "input_items":
-            return
-        fetched = read_response(response.body)
-        if fetched is None or fetched.reply.id != row.id:
-            return
-        reply = fetched.reply
-        fetched = msgspec.structs.replace(fetched, began=began)
-        self._late_bills.fetched(row.app, fetched, lambda: self._stored_bill(row))
-        if reply.usage.total is None:
-            return
-        with contextlib.suppress(AnaphoraError, *DECODE_ERRORS):
-            row = msgspec.structs.replace(row, bill="")
-            await self._kept.add(row, kept_of_response(reply, reply.usage))
-
-    def late_bill(self, app: str, response_id: str) -> str:
-        """What the store keeps of the bill of a background response."""
-        return self._late_bills.record(app, response_id)
-
-    def _stored_bill(self, row: HandleRow) -> LateBill | None:
-        if not row.bill:
-            return None
-        return LateBill.read(row.id, row.bill, self._ledger, self._forwarder.target)
 
     def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
         """A response without what it read from a cache that other apps use, too."""
         if not self._isolates(app.grant, provider):
             return response
-        model = _fields(response.body).get("model")
+        model = fields_of(response.body).get("model")
         if isinstance(model, str) and keys_separate(self._forwarder.target(provider, model).rules):
             return response  # it was sent with a key of the app's own
         body = change_objects(response.body, without_cache_counts)
@@ -271,10 +216,10 @@ class StoredObjects:
     async def _holds_results(self, route: Route, row: HandleRow) -> bool:
         if route.kind == "batch":
             return True
-        if route.kind != "file" or route.wire != "openai_chat":
+        if route.kind != "file" or not face_of(route.wire).holds_results_in_files:
             return False
         found = await self._forwarder.send(row.provider, "GET", f"/v1/files/{row.id}")
-        return _fields(found.body).get("purpose") == "batch_output"
+        return fields_of(found.body).get("purpose") == "batch_output"
 
     def _own_results(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
         """The results of a batch, likewise, and without texts about the operator's account."""
@@ -299,7 +244,7 @@ class StoredObjects:
         request_id: str,
     ) -> ProviderResponse:
         """Changes the lifetime of a cached content, which costs storage."""
-        found = _fields((await self._forwarder.send(row.provider, "GET", route.path)).body)
+        found = fields_of((await self._forwarder.send(row.provider, "GET", route.path)).body)
         model = str(found.get("model", "")).removeprefix("models/")
         async with self._cached.extending(app, row, model, body, request_id) as charge:
             response = await send(on_write=charge.sending)
@@ -353,43 +298,6 @@ class StoredObjects:
             raise NotGranted(reason, param=PROVIDER)
         return provider
 
-    async def _register(
-        self,
-        kind: HandleKind,
-        response: ProviderResponse,
-        app: App,
-        provider: str,
-        body: JsonBody | None,
-    ) -> None:
-        fields = _fields(response.body)
-        id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
-        if not id:
-            raise NotFound("the provider's answer names no object", status=502)
-        tokens: int | None = None
-        if kind == "conversation" and body is not None:
-            tokens = _most_tokens(body)
-        elif kind == "cached_content":
-            tokens = _cached_tokens(fields)
-        row = HandleRow(
-            kind=kind,
-            id=id,
-            app=app.id,
-            provider=provider,
-            created=self._clock(),
-            tokens=tokens,
-        )
-        await self._store.add_handle(row)
-
-    async def _register_results(self, response: ProviderResponse, app: App, provider: str) -> None:
-        """The files that a batch wrote belong to the app of the batch."""
-        fields = _fields(response.body)
-        for name in ("output_file_id", "error_file_id"):
-            id = fields.get(name)
-            if isinstance(id, str) and await self._store.handle("file", id, app.id) is None:
-                now = self._clock()
-                row = HandleRow(kind="file", id=id, app=app.id, provider=provider, created=now)
-                await self._store.add_handle(row)
-
     # ── Lists ────────────────────────────────────────────────────────────────────────────────────
 
     async def _list(self, exchange: HttpExchange, route: Route, app: App) -> bytes:
@@ -405,20 +313,11 @@ class StoredObjects:
         found = await asyncio.gather(*(self._fetch(row, route, gate) for row in page))
         base = base_url(exchange)
         rewritten = self._forwarder.rewritten
-        objects = [
-            msgspec.Raw(rewritten(row.provider, body, base))
-            for row, body in zip(page, found, strict=True)
-            if body is not None
-        ]
-        if route.wire == "gemini":
-            listed: dict[str, Any] = {_GEMINI_LISTS[route.kind]: objects}
-            if more:
-                listed["nextPageToken"] = page[-1].id
-            return msgspec.json.encode(listed)
-        ids = [row.id for row, body in zip(page, found, strict=True) if body is not None]
-        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
-        kind = {} if route.wire == "anthropic" else {"object": "list"}
-        return msgspec.json.encode({**kind, "data": objects, **ends, "has_more": more})
+        known = [(row, body) for row, body in zip(page, found, strict=True) if body is not None]
+        ids = [row.id for row, _ in known]
+        objects = [msgspec.Raw(rewritten(row.provider, body, base)) for row, body in known]
+        after = page[-1].id if more else ""
+        return msgspec.json.encode(face_of(route.wire).stored_list(route.kind, ids, objects, after))
 
     async def _fetch(self, row: HandleRow, route: Route, gate: asyncio.Semaphore) -> bytes | None:
         """One object; None where the provider has deleted it meanwhile."""
@@ -427,8 +326,8 @@ class StoredObjects:
                 path = f"{route.path}/{row.id}"
                 return (await self._forwarder.send(row.provider, "GET", path)).body
             except (NotFound, Forbidden) as problem:
-                if isinstance(problem, Forbidden) and route.wire != "gemini":
-                    raise  # Gemini says so of files that are gone
+                if isinstance(problem, Forbidden) and not face_of(route.wire).gone_is_forbidden:
+                    raise
                 await self._store.remove_handle(row.kind, row.id, row.app)
                 return None
 
@@ -453,7 +352,7 @@ class StoredObjects:
         if is_file:
             headers.setdefault("content-disposition", "attachment")
         else:
-            headers["content-type"] = STREAM_TYPE if response.is_stream else "application/json"
+            headers["content-type"] = SSE if response.is_stream else JSON
         headers |= own_headers(route.wire, request_id, notices=notices)
         headers["x-content-type-options"] = "nosniff"
         await exchange.respond(CompleteResponse(200, headers, response.body))
@@ -462,18 +361,6 @@ class StoredObjects:
 def _is_file(route: Route) -> bool:
     """Whether a response is the content of a file, whose bytes stay as they are."""
     return route.rest.endswith(("content", "results"))
-
-
-def _most_tokens(body: JsonBody) -> int | None:
-    """What the items of a conversation can have: a token is at least a byte. None where they hold
-    more than text."""
-    found = RequestContent()
-    items = body.members.get("items", msgspec.Raw(b"null"))
-    scan_content(wires.table("openai_responses"), "input", items, found)
-    media = found.media
-    if media.images or media.documents or media.audio or found.handles:
-        return None
-    return len(body.data)
 
 
 def base_url(exchange: HttpExchange) -> str:
@@ -507,17 +394,3 @@ def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow]
     start = ids.index(after) + 1 if after in ids else 0
     end = start + min(int(limit), _LARGEST_PAGE)
     return rows[start:end], end < len(rows)
-
-
-def _cached_tokens(fields: dict[str, Any]) -> int | None:
-    usage = fields.get("usageMetadata")
-    tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
-    return valid_count(tokens) if type(tokens) is int else None
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except DECODE_ERRORS:
-        return {}
-    return value if isinstance(value, dict) else {}

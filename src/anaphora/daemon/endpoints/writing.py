@@ -1,91 +1,69 @@
-"""Writes replies and streams in the caller's wire.
+"""Writes replies, streams and lists of models in the caller's wire.
 
 The provider's bytes go to the app as they are where the delegation hands them out; everything else
-is written from the reply or its events. What is known only after a stream's last event is in an SSE
-comment behind it, or in the field `anaphora` of the last object of Gemini and Ollama.
+is written from the reply or its events. Models are those that the app is granted.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from anaphora import wire as wires
-from anaphora.daemon.calls.stream_usage import UsageFilter
-from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
-from anaphora.errors import AnaphoraError, Upstream
+from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.face import JSON, Face
+from anaphora.daemon.faces.framing import JsonList, late_comment
+from anaphora.daemon.values import AppReply, GrantedModel, StreamHead, StreamPiece
+from anaphora.errors import AnaphoraError, NotFound
 from anaphora.values import (
+    Event,
     Notice,
     Part,
+    PartDelta,
     PartEnd,
     PartStart,
+    Refusal,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
+    Text,
     Thinking,
     ToolCall,
 )
-from anaphora.wire.openai_chat.parse import reasoning_extras
-from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
-from .headers import (
-    notices_text,
-    own_headers,
-    provider_request_id,
-    returned_headers,
-    verdict_text,
-)
-from .part_order import BlockNumbers, PartOrder
+from .headers import notices_text, own_headers, provider_request_id, returned_headers, verdict_text
 
-_JSON = "application/json"
-STREAM_TYPE = "text/event-stream; charset=utf-8"
-_STREAM_TYPES = {"ollama": "application/x-ndjson"}
-#: Streams without comments: what ends an object, and what the last one has.
-_LAST_OBJECTS: dict[str, tuple[Any, ...]] = {
-    "ollama": ((b"\n",), b'"done":true', b'"done": true'),
-    "gemini": ((b"\r\n\r\n", b"\n\n"), b'"finishReason"'),
+#: Parts of text by kind.
+_TEXTS: dict[str, type[Text] | type[Thinking] | type[Refusal]] = {
+    "text": Text,
+    "thinking": Thinking,
+    "refusal": Refusal,
 }
-#: Wires whose parts follow each other in a stream, and those whose texts end with the reply.
-_ORDERED = ("anthropic", "openai_responses")
-_UNORDERED = ("openai_chat", "ollama")
-#: How the ids of replies begin.
-_IDS = {"anthropic": "msg_", "openai_chat": "chatcmpl-", "openai_responses": "resp_"}
-#: Reasoning of another provider: Chat has a field for it that many hosts use, Anthropic's blocks
-#: have a signature, which is empty, and an item of Responses gets an id that is known as ours.
-_REASONING_FIELD = "reasoning_content"
-_REASONING = {
-    "anthropic": Thinking(signature="", provider="anthropic"),
-    "openai_chat": Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING_FIELD)),
-    "openai_responses": Thinking(),
-    "gemini": Thinking(provider="gemini"),
-    "ollama": Thinking(provider="ollama"),
-}
-#: The wire whose results of tools may be found by the name of the tool.
-_WITHOUT_CALL_IDS = "gemini"
-_REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
 
 
 def write_reply(
     wire: str, reply: AppReply, notices: tuple[Notice, ...] = ()
 ) -> tuple[dict[str, str], bytes]:
     """Headers and body of a complete reply."""
+    face = face_of(wire)
     if reply.body is not None and reply.wire == wire:
         body = reply.body
     else:
-        named = _named(reply.reply, wire, reply.request_id)
+        named = _named(reply.reply, face, reply.request_id)
         if reply.wire != wire:
-            parts = tuple(_translated(part, wire) for part in named.message.parts)
-            message = msgspec.structs.replace(named.message, parts=parts)
-            named = msgspec.structs.replace(named, message=message)
+            parts = tuple(_translated(part, face) for part in named.message.parts)
+            message = replace(named.message, parts=parts)
+            named = replace(named, message=message)
         body = wires.get(wire).write_reply(named, time.time())
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
-    headers["content-type"] = _REPLY_TYPES.get(wire, _JSON)
+    headers["content-type"] = face.reply_type
     headers |= own_headers(
         wire,
         reply.request_id,
@@ -103,7 +81,7 @@ def stream_headers(
 ) -> dict[str, str]:
     """Headers of a stream."""
     headers = returned_headers(head.headers) if head.wire == wire else {}
-    headers["content-type"] = _JSON if as_list else _STREAM_TYPES.get(wire, STREAM_TYPE)
+    headers["content-type"] = JSON if as_list else face_of(wire).stream_type
     headers["cache-control"] = "no-cache"
     return headers | own_headers(
         wire,
@@ -115,22 +93,37 @@ def stream_headers(
     )
 
 
-def _named(value: Reply | ReplyStart, wire: str, request_id: str) -> Any:
+def write_models(wire: str, models: Iterable[GrantedModel]) -> bytes:
+    """The list of models; each once, also where several providers have it."""
+    face, listed = face_of(wire), {one.model: one for one in reversed(tuple(models))}
+    return face.models_body([face.model_row(one) for one in reversed(tuple(listed.values()))])
+
+
+def write_model(wire: str, models: Sequence[GrantedModel], name: str) -> bytes:
+    """One model. Raises `NotFound` for one that is not granted."""
+    name = name.removeprefix("models/")
+    for one in models:
+        if one.model == name:
+            return face_of(wire).model_body(one)
+    reason = f"no model {name[:100]!r}{name_nearest(name, models)}"
+    raise NotFound(reason, status=404, code="model_not_found", param="model")
+
+
+def _named(value: Reply | ReplyStart, face: Face, request_id: str) -> Any:
     """A reply, or its beginning, with an id: Ollama gives none."""
-    if value.id or wire not in _IDS:
+    if value.id or not face.reply_id_prefix:
         return value
-    return msgspec.structs.replace(value, id=_IDS[wire] + request_id.removeprefix("req_"))
+    id = face.reply_id_prefix + request_id.removeprefix("req_")
+    return replace(value, id=id)
 
 
-def _translated(part: Part, wire: str) -> Part:
+def _translated(part: Part, face: Face) -> Part:
     """A part of another provider's reply as one of the caller's wire. Reasoning is text without
-    proof here: a signature, or an id of stored reasoning, is valid at its own provider only. A tool
-    call has no id in Gemini: a client that is given one must send it back, and Google's own helper
-    for results does not."""
+    proof here: a signature, or an id of stored reasoning, is valid at its own provider only."""
     if isinstance(part, Thinking) and part.text:
-        return msgspec.structs.replace(_REASONING[wire], text=part.text)
-    if isinstance(part, ToolCall) and wire == _WITHOUT_CALL_IDS:
-        return msgspec.structs.replace(part, id="")
+        return replace(face.reasoning, text=part.text)
+    if isinstance(part, ToolCall) and not face.shows_call_ids:
+        return replace(part, id="")
     return part
 
 
@@ -142,24 +135,18 @@ class StreamBody:
     def __init__(
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
     ) -> None:
-        self._wire = wire
+        self._face = face = face_of(wire)
         self._request_id = head.request_id
         self._known = head.notices
         self._same_wire = head.wire == wire
         self._passes = head.passes_bytes and self._same_wire
-        self._write_event = wires.get(wire).writer().write
-        if wire == "anthropic" and not self._same_wire:
-            self._write_event = BlockNumbers(self._write_event).write
+        write = wires.get(wire).writer().write
+        self._write_event = write if self._same_wire else face.event_writer(write)
         self._ended = False
-        ordered = wire in _ORDERED and head.wire in _UNORDERED
+        ordered = face.orders_parts and face_of(head.wire).ends_texts_late
         self._order = PartOrder() if ordered else None
-        self._filter: _UsageChunks | _LastObject | _JsonList | None = None
-        if wire == "openai_chat" and not asks_usage and not self._passes:
-            self._filter = _UsageChunks()
-        elif as_list:
-            self._filter = _JsonList()
-        elif wire in _LAST_OBJECTS:
-            self._filter = _LastObject(*_LAST_OBJECTS[wire])
+        frame = face.frame(asks_usage=asks_usage, passes=self._passes)
+        self._frame = JsonList() if as_list else frame
 
     def feed(self, piece: StreamPiece) -> bytes:
         if self._passes and piece.data is not None:
@@ -172,38 +159,35 @@ class StreamBody:
             data = b"".join(self._write(e) for e in piece.events if isinstance(e, ReplyFail))
         else:
             data = b"".join(map(self._write, piece.events))
-        return data if self._filter is None else self._filter.feed(data)
+        return data if self._frame is None else self._frame.feed(data)
 
     def fail(self, problem: AnaphoraError) -> bytes:
         """An error in the middle of a stream."""
         if self._ended:
             return b""
-        error = as_upstream(problem, self._wire)
-        code = error.code if self._same_wire else _own_code(self._wire, error)
+        error = as_upstream(problem, self._face.wire)
+        code = error.code if self._same_wire else self._face.stream_error_code(error)
         event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)
-        return data if self._filter is None else self._filter.feed(data)
+        return data if self._frame is None else self._frame.feed(data)
 
     def finish(self, reply: AppReply | None) -> bytes:
         """What follows the last piece."""
         fields = {} if reply is None else self._late_fields(reply)
-        if self._filter is not None:
-            return self._filter.finish(fields)
-        return _comment(fields)
+        return late_comment(fields) if self._frame is None else self._frame.finish(fields)
 
     def _write(self, event: Any) -> bytes:
         self._ended = self._ended or isinstance(event, ReplyFail)
         if isinstance(event, ReplyStart):
-            event = _named(event, self._wire, self._request_id)
+            event = _named(event, self._face, self._request_id)
             if event.created is None:
-                event = msgspec.structs.replace(event, created=time.time())
+                event = replace(event, created=time.time())
         elif isinstance(event, PartEnd) and not self._same_wire:
-            event = PartEnd(event.index, _translated(event.part, self._wire))
+            event = PartEnd(event.index, _translated(event.part, self._face))
         elif isinstance(event, PartStart) and event.kind == "thinking" and not self._same_wire:
-            name = _REASONING_FIELD if self._wire == "openai_chat" else None
-            event = PartStart(event.index, "thinking", name=name)
+            event = PartStart(event.index, "thinking", name=self._face.reasoning_field)
         elif isinstance(event, ReplyEnd):
-            event = ReplyEnd(_named(event.reply, self._wire, self._request_id))
+            event = ReplyEnd(_named(event.reply, self._face, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
         return b"".join(map(self._write_event, events))
 
@@ -219,85 +203,62 @@ class StreamBody:
         return fields
 
 
-def _own_code(wire: str, error: Upstream) -> str | None:
-    """The code of an error from another wire: a stream of Anthropic has its type there."""
-    if wire != "anthropic":
-        return None
-    return str(json.loads(wires.get(wire).write_error(error)[2])["error"]["type"])
+class PartOrder:
+    """Events of a stream with one part of text at a time: ends a text when the next part begins;
+    one that goes on afterwards is a part of its own.
 
-
-def _comment(fields: Mapping[str, Any]) -> bytes:
-    if not fields:
-        return b""
-    return b": anaphora " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
-
-
-class _UsageChunks:
-    """Removes the chunk of Chat that has the usage and nothing else."""
+    Chat Completions and Ollama do not say when a text or a reasoning ends, so that their readers
+    end all parts with the reply. The blocks of Anthropic and the items of Responses follow each
+    other."""
 
     def __init__(self) -> None:
-        self._chunks = UsageFilter()
+        self._kinds: dict[int, str] = {}
+        """Of the parts of text, by the index that their reader gave them."""
+        self._indexes: dict[int, int] = {}
+        self._count = 0
+        self._open: int | None = None
+        self._texts: list[str] = []
+        self._split: set[int] = set()
+        """Parts that were ended before their reader did."""
 
-    def feed(self, data: bytes) -> bytes:
-        return self._chunks.feed(data)
+    def feed(self, event: Event) -> list[Event]:
+        if isinstance(event, PartStart):
+            return [*self._end(), self._start(event)]
+        if isinstance(event, PartDelta):
+            return self._delta(event)
+        if isinstance(event, PartEnd):
+            return self._ended(event)
+        return [event]
 
-    def finish(self, fields: Mapping[str, Any]) -> bytes:
-        return self._chunks.close() + _comment(fields)
+    def _start(self, event: PartStart) -> PartStart:
+        self._indexes[event.index] = self._count
+        self._count += 1
+        if event.kind in _TEXTS:
+            self._kinds[event.index] = event.kind
+            self._open, self._texts = event.index, []
+        return replace(event, index=self._indexes[event.index])
 
+    def _delta(self, event: PartDelta) -> list[Event]:
+        events: list[Event] = []
+        index = event.index
+        if index in self._kinds:
+            if index != self._open:
+                events = [*self._end(), self._start(PartStart(index, self._kinds[index]))]
+            self._texts.append(event.delta)
+        return [*events, replace(event, index=self._indexes[index])]  # type: ignore[list-item]
 
-class _LastObject:
-    """Adds the late fields to the last JSON object of a stream, whose end has one of the marks:
-    Ollama's last line, Gemini's last event. Google's SDK reads no comments."""
+    def _ended(self, event: PartEnd) -> list[Event]:
+        if event.index not in self._split:
+            if event.index == self._open:
+                self._open = None
+            return [replace(event, index=self._indexes.get(event.index, event.index))]
+        return self._end() if event.index == self._open else []
 
-    def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
-        self._separators = separators
-        self._longest = max(map(len, separators))
-        self._marks = marks
-        self._rest = bytearray()
-        self._last = b""
-
-    def feed(self, data: bytes) -> bytes:
-        # Objects may be large and come in many pieces: only what is new is searched.
-        start = max(0, len(self._rest) - self._longest)
-        self._rest += data
-        found = [each for each in self._separators if self._rest.find(each, start) >= 0]
-        if not found:
-            return b""
-        separator = found[0]
-        *objects, rest = bytes(self._rest).split(separator)
-        self._rest = bytearray(rest)
-        written = b""
-        for each in objects:
-            written, self._last = written + self._last, b""
-            if any(mark in each for mark in self._marks):
-                self._last = each + separator
-            else:
-                written += each + separator
-        return written
-
-    def finish(self, fields: Mapping[str, Any]) -> bytes:
-        last = self._last.rstrip()
-        if fields and last.endswith(b"}"):
-            text = json.dumps(fields, separators=(",", ":")).encode()
-            end = self._last[len(last) :]
-            self._last = last[:-1] + b',"anaphora":' + text + b"}" + end
-        return self._last + bytes(self._rest)
-
-
-class _JsonList:
-    """Events of an SSE stream as the elements of one JSON list."""
-
-    def __init__(self) -> None:
-        self._decoder = EventDecoder()
-        self._empty = True
-
-    def feed(self, data: bytes) -> bytes:
-        written = b""
-        for event in self._decoder.feed(data):
-            written += (b"[" if self._empty else b",\n") + event
-            self._empty = False
-        return written
-
-    def finish(self, _fields: Mapping[str, Any]) -> bytes:
-        """A list has no place for the late fields."""
-        return b"[]" if self._empty else b"]"
+    def _end(self) -> list[Event]:
+        """Ends the part of text that is open."""
+        if self._open is None:
+            return []
+        index, self._open = self._open, None
+        self._split.add(index)
+        part: Part = _TEXTS[self._kinds[index]]("".join(self._texts))
+        return [PartEnd(self._indexes[index], part)]

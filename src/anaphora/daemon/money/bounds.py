@@ -22,6 +22,7 @@ from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
 from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts, ServerTool
 from anaphora.daemon.store import LARGEST_AMOUNT
 from anaphora.rendered import Rendered
@@ -189,7 +190,7 @@ def _server_tools(facts: RequestFacts, target: Target, most: ModelBounds) -> _To
         limits = [limit for limit in (tool.max_calls, facts.max_tool_calls) if limit is not None]
         calls = min(limits, default=row.most_calls)
         if calls is None:
-            name = "max_tool_calls" if facts.wire == "openai_responses" else "max_uses"
+            name = face_of(facts.wire).tool_limit_field
             raise _NoBound(f"the calls of the server tool {tool.type!r} have no limit: set {name}")
         usd += row.usd_per_call * calls
         if row.loops:

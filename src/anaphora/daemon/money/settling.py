@@ -14,6 +14,7 @@ from anaphora.catalog.prices import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
 from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.faces import face_of
 from anaphora.daemon.store import Settled
 from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
@@ -178,16 +179,12 @@ def _read_again(partial: Reply) -> int:
 
 
 def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
-    """Whether a reply that broke off may be billed for thinking that did not arrive: Anthropic and
-    Responses show a summary, the others nothing, or all of it as text."""
+    """Whether a reply that broke off may be billed for thinking that did not arrive."""
     parts = () if partial is None else partial.message.parts
     shown = any(isinstance(part, Thinking) for part in parts)
-    if wire == "anthropic":
-        return shown
-    if wire == "openai_chat" and shown:
-        return False
     reasons = profile.capabilities is None or profile.can("reasoning")
-    return reasons and wire != "ollama" and (partial is None or partial.usage.reasoning is None)
+    counted = partial is not None and partial.usage.reasoning is not None
+    return face_of(wire).thinks_unseen(reasons=reasons, shown=shown, counted=counted)
 
 
 def label_costs(

@@ -9,24 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora.catalog.api_limits import bounds_of
 from anaphora.daemon.facts.handles import not_found, own_rows, stored_id
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.daemon.store import HandleRow, Store
-from anaphora.values import Opaque, Reply
 
 from .bounds import HISTORY_KINDS
-
-_IMAGE = "image_generation_call"
-
-
-def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
-    """The most that a request is billed for a reply that it continues, of so many tokens: images in
-    it become input only then."""
-    images = sum(isinstance(part, Opaque) and part.kind == _IMAGE for part in reply.message.parts)
-    if tokens is None or not images:
-        return tokens
-    return tokens + images * bounds_of("", "").media.image  # the largest of any model
 
 
 class GrowingConversation(msgspec.Struct, eq=False):

@@ -2,7 +2,7 @@
 
     bytes ─protocol─▶ RpcRequest ─methods─▶ AppCall ─▶ Delegation ─▶ result or error ─▶ bytes
 
-`protocol` reads and writes messages and does no I/O. `codes` maps errors to their codes. `service`
-checks what a caller may do, runs methods and streams deltas. `stdio` connects the lines of standard
-input and output to a daemon's socket.
+`protocol` reads and writes messages, maps errors to their codes, and does no I/O. `service` checks
+what a caller may do, runs methods and streams deltas. `stdio` connects the lines of standard input
+and output to a daemon's socket.
 """

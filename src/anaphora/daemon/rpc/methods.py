@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
-from anaphora import __version__
 from anaphora.client.failures import event_error
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
@@ -16,11 +17,14 @@ from anaphora.daemon.values import App, AppCall, AppStream, Delegation
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
+from anaphora.version import __version__
 from anaphora.wire.reading import decode_members, decode_value, request_error
 
 from .completion import (
     CompleteParams,
     CompleteResult,
+    DeltaParams,
+    DeltaWriter,
     PromptParams,
     RpcSystemBlock,
     call_of,
@@ -28,14 +32,25 @@ from .completion import (
     nexo_result,
     result_of,
 )
-from .deltas import DeltaParams, DeltaWriter
 from .protocol import NULL, RequestKey
-from .wording import worded
 
 T = TypeVar("T")
 
 #: Ignored params that are named.
 _MOST_IGNORED = 20
+#: What is wanted and given, in the words of errors about params.
+_WANTED = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+}
+_GIVEN: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_EXPECTED = re.compile(r"Expected `([^`]*)`(?: ([<>]=? [\d.]+))?(?:, got `.*)?")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
@@ -160,7 +175,7 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
             return decode_value(data, self.params, "", request_error)
         except InvalidRequest as problem:
             path = problem.path.removeprefix(".")
-            reason = worded(problem.reason, path, data, _choices(self.params, path))
+            reason = _worded(problem.reason, path, data, _choices(self.params, path))
             raise InvalidRequest(reason, path=path) from None
 
     def ignored_params(self, data: bytes) -> tuple[str, ...]:
@@ -194,6 +209,42 @@ def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
         for name in message
         if name not in names
     ]
+
+
+def _worded(reason: str, path: str, data: bytes, choices: Iterable[str] = ()) -> str:
+    """A reason of msgspec's for the value at `path`; `choices` are the texts that it may be."""
+    if "matching regex" in reason:
+        return "must not be blank"
+    if (missing := _MISSING.fullmatch(reason)) is not None:
+        return f"{missing[1]} is missing"
+    given = _shown(_value_at(msgspec.json.decode(data), path))
+    if reason.startswith("Invalid enum value"):
+        return f"must be one of {', '.join(choices)}, not {given}"
+    expected = _EXPECTED.fullmatch(reason)
+    if expected is None:
+        return reason
+    names = [name for name in expected[1].split(" | ") if name != "null"]
+    wanted = " or ".join(_WANTED.get(name, name) for name in names)
+    bound = f" {expected[2].removesuffix('.0')}" if expected[2] else ""
+    return f"must be {wanted}{bound}, not {given}"
+
+
+def _value_at(value: Any, path: str) -> Any:
+    for name, index in _STEP.findall(path):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and index and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            break
+    return value
+
+
+def _shown(value: Any) -> str:
+    """Long values are not repeated."""
+    if isinstance(value, str) and len(value) <= 40:
+        return json.dumps(value, ensure_ascii=False)
+    return _GIVEN.get(type(value)) or json.dumps(value)
 
 
 # ── The methods ──────────────────────────────────────────────────────────────────────────────────

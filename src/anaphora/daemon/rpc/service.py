@@ -36,15 +36,19 @@ from anaphora.errors import (
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
 
-from .codes import CANCELLED_ERROR, INTERNAL, METHOD_NOT_FOUND, RpcError, error_of
 from .methods import METHODS, MethodContext, RpcMethod
 from .protocol import (
+    CANCELLED_ERROR,
+    INTERNAL,
+    METHOD_NOT_FOUND,
     NULL,
     InvalidMessage,
     RequestKey,
     RpcBatch,
+    RpcError,
     RpcMessage,
     RpcRequest,
+    error_of,
     read_message,
     write_batch,
     write_error,

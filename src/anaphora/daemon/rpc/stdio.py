@@ -25,11 +25,13 @@ from anaphora.client.config.secrets import Secret
 from anaphora.errors import InvalidRequest, Io, Transport, Unauthenticated
 from anaphora.wording import visible_json
 
-from .codes import INVALID_REQUEST, UNAVAILABLE, RpcError
 from .protocol import (
+    INVALID_REQUEST,
     NULL,
+    UNAVAILABLE,
     InvalidMessage,
     RpcBatch,
+    RpcError,
     RpcRequest,
     read_message,
     write_batch,

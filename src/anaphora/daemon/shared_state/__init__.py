@@ -1,8 +1,8 @@
 """What the nodes of one installation share beside the store: rates and limits of the last minute,
 what planner and verdict know of a conversation, open circuit breakers, explanations of calls.
 
-    shared = SharedState.open(None)                                     memory: one node
-    shared = SharedState.open("redis://…", password, nodes=lambda: 3)   Redis or Valkey
+    shared = LocalState()                                               one node
+    shared = RedisState.of("redis://…", password, nodes=lambda: 3)      Redis or Valkey
     await shared.start()
     taken = await shared.take("app notes", MinuteLimit(requests=60), tokens)
 
@@ -15,16 +15,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from time import monotonic
+from typing import TypeAlias
 
 import msgspec
 
 from .windows import MINUTE, MinuteLimit, MinuteWindows, Taken
 
-if TYPE_CHECKING:
-    from anaphora.client.config.secrets import Secret
-
-__all__ = ["MINUTE", "MinuteLimit", "MinuteWindows", "SavedRecord", "SharedState", "Taken"]
+__all__ = [
+    "MINUTE",
+    "LocalState",
+    "MinuteLimit",
+    "MinuteWindows",
+    "SavedRecord",
+    "SharedState",
+    "Taken",
+]
 
 #: Seconds that conversations and explanations are kept after their last use.
 KEPT = 6 * 3600
@@ -50,23 +56,6 @@ class SharedState(ABC):
 
     alone = False
     """No other node reads what is saved here: nothing has to be saved."""
-
-    @staticmethod
-    def open(
-        url: str | None,
-        password: Secret | None = None,
-        *,
-        nodes: Callable[[], int] = lambda: 1,
-    ) -> SharedState:
-        """Memory without a URL (`redis://`, `rediss://`, `unix://`). `nodes` is how many nodes run
-        now: what each may take while the server is gone. Raises `InvalidConfig`."""
-        if url is None:
-            from .memory import MemoryState
-
-            return MemoryState(nodes=nodes)
-        from .redis import RedisState
-
-        return RedisState.of(url, password, nodes=nodes)
 
     @abstractmethod
     async def start(self) -> None:
@@ -144,3 +133,75 @@ class SharedState(ABC):
     @abstractmethod
     def listen(self, listener: Listener) -> None:
         """Calls `listener` with what other nodes tell."""
+
+
+class LocalState(SharedState):
+    """For a daemon of one node, or of `nodes` that share nothing: each counts its share of a limit,
+    and nothing has to be saved for others."""
+
+    alone = True
+
+    def __init__(
+        self, *, nodes: Callable[[], int] = lambda: 1, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._windows = MinuteWindows()
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def take(
+        self,
+        name: str,
+        limit: MinuteLimit,
+        tokens: int,
+        *,
+        seconds: float = 0.0,  # noqa: ARG002
+    ) -> Taken:
+        return self._windows.take(name, limit.share(self._nodes()), tokens, self._clock())
+
+    def correct(self, taken: Taken, tokens: int) -> None:
+        self._windows.correct(taken, tokens)
+
+    def release(self, taken: Taken) -> None:
+        self._windows.release(taken)
+
+    def count(self, name: str, at: float) -> None:
+        pass
+
+    async def find(
+        self,
+        keys: Sequence[bytes],  # noqa: ARG002
+        counted: str = "",  # noqa: ARG002
+        at: float = 0.0,  # noqa: ARG002
+    ) -> tuple[list[tuple[int, SavedRecord]], int]:
+        return [], 0
+
+    def save(
+        self,
+        record: SavedRecord,
+        before: bytes,
+        keys: Sequence[bytes],
+        digests: Callable[[int], bytes],
+        first: int,
+    ) -> None:
+        pass
+
+    async def digests(self, record: SavedRecord) -> bytes:  # noqa: ARG002
+        return b""
+
+    async def get(self, name: str) -> bytes | None:  # noqa: ARG002
+        return None
+
+    def put(self, name: str, value: bytes) -> None:
+        pass
+
+    def tell(self, news: bytes) -> None:
+        pass
+
+    def listen(self, listener: Listener) -> None:
+        pass

@@ -29,7 +29,7 @@ from .redis_connection import (
     RedisLost,
     RedisRefused,
 )
-from .redis_scripts import CORRECT, COUNT, FIND, SAVE, SCRIPTS, TAKE, Script
+from .redis_scripts import CORRECT, COUNT, FIND, SAVE, SCRIPTS, TAKE, RedisScript
 from .windows import MINUTE, MinuteLimit, MinuteWindows, Taken
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class RedisState(SharedState):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _call(self, script: Script, keys: Sequence[Argument], *values: Argument) -> Any:
+    async def _call(self, script: RedisScript, keys: Sequence[Argument], *values: Argument) -> Any:
         """The reply of a script. Raises `RedisLost` where there is none."""
         connection = self._connection
         if connection is None:
@@ -194,7 +194,7 @@ class RedisState(SharedState):
 
     def _post(
         self,
-        script: Script,
+        script: RedisScript,
         keys: Sequence[Argument],
         *values: Argument,
         on_reply: Callable[[Any], None] | None = None,

@@ -8,13 +8,13 @@ from hashlib import sha1
 import msgspec
 
 
-class Script(msgspec.Struct, frozen=True):
+class RedisScript(msgspec.Struct, frozen=True):
     source: str
     sha: str
 
 
-def _script(source: str) -> Script:
-    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+def _script(source: str) -> RedisScript:
+    return RedisScript(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 #: The window of a minute: a hash with the requests `r` and tokens `t` of all slots and of each, the

@@ -21,7 +21,7 @@ from anaphora.errors import AnaphoraError, GrantExceeded
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .corrections import Correction, book, is_corrected
-from .days import day_of, end_of_day, end_of_month, month_of
+from .reading import day_of, end_of_day, end_of_month, month_of
 
 T = TypeVar("T")
 
@@ -36,14 +36,14 @@ class HoldRequest(msgspec.Struct, frozen=True):
     limits: SpendLimits
 
 
-class Change(msgspec.Struct, frozen=True):
+class TableChange(msgspec.Struct, frozen=True):
     """A change to the tables of tokens and handles."""
 
     sql: str
     values: Sequence[Any]
 
 
-Operation: TypeAlias = HoldRequest | Settlement | Change | Correction
+Operation: TypeAlias = HoldRequest | Settlement | TableChange | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused; the others of its batch are not affected."""
 
@@ -211,7 +211,7 @@ def apply(
             refused = batch.hold(requests) if requests else {}
             batch.write()
             for change in operations:
-                if isinstance(change, Change):
+                if isinstance(change, TableChange):
                     database.execute(change.sql, change.values)
             corrections = [one for one in operations if isinstance(one, Correction)]
             wrong = {id(one): book(database, one) for one in corrections}

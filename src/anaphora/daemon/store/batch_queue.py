@@ -3,36 +3,46 @@ the next one. While calls are under way, an operation that no caller waits for l
 is one, for some milliseconds at most, and a hold waits for others where the last batch was written
 a moment ago.
 
-This half runs in the event loop of the callers; a subclass writes.
+`BatchQueue` runs in the event loop of the callers; a subclass writes: `SqliteCommits` with a commit
+for each batch, in a thread. An operation that is refused because the disk is full or cannot be
+written fails, unless it must not be lost: a settlement is kept, and tried again until it is
+written. The process may end before that: then its hold is still there, and the next start settles
+it at its bound.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from anaphora.audit.group_commit import GroupCommit
 from anaphora.errors import StoreUnavailable
 
 from . import Settlement
-from .batch import Change, HoldRequest, Operation, Outcome
+from .batch import HoldRequest, Operation, Outcome, TableChange
+from .schema import described
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Operations of one batch at most.
-_MOST = 2_000
 #: Seconds for which an operation that no caller waits for may wait for others.
 _LINGER = 0.01
 
 _Result: TypeAlias = tuple["asyncio.Future[None]", Operation, Outcome]
-Signal: TypeAlias = Literal["wake", "stop"]
+Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
+
+#: Errors of one operation. All others of SQLite may pass: a full disk, a read-only file system,
+#: another process that writes.
+_REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+
+_PROBE = TableChange("UPDATE clock SET latest_day = latest_day", ())
 
 
-class Pending:
+class PendingOperation:
     """An operation on its way to the store, and the caller that waits for it."""
 
     __slots__ = ("operation", "future", "kept")
@@ -47,13 +57,13 @@ class Pending:
 
 
 class BatchQueue:
-    """Collects operations for a writer, which takes them with `_take`."""
+    """Collects operations for a writer, which begins a batch with `_gathered_with`."""
 
     gather = 0.008
     """Seconds between two batches while calls are under way: the more there are, the larger a
     batch."""
 
-    def __init__(self, *, probe: Change, on_abandoned: Callable[[HoldRequest], None]) -> None:
+    def __init__(self, *, probe: TableChange, on_abandoned: Callable[[HoldRequest], None]) -> None:
         """`probe` changes nothing: to wait for, and to find out whether writing works again.
         `on_abandoned` is called in the event loop for a hold whose caller was cancelled while it
         was written."""
@@ -66,11 +76,10 @@ class BatchQueue:
         self._failure_logged = False
         self._probe = probe
         self._on_abandoned = on_abandoned
-        self._queue: SimpleQueue[Pending | Signal] = SimpleQueue()
-        self._later: deque[Pending] = deque()
+        self._later: deque[PendingOperation] = deque()
         """Operations that no caller waits for: they go with the next batch."""
         self._wake_is_due = False
-        self._gathered: deque[Pending] = deque()
+        self._gathered: deque[PendingOperation] = deque()
         """Holds that wait for others."""
         self._gathering: asyncio.TimerHandle | None = None
         self._submitted = 0.0
@@ -80,9 +89,9 @@ class BatchQueue:
         self._busy = False
         self._closed = False
 
-    def _send(self, item: Pending | Signal) -> None:
+    def _send(self, item: PendingOperation | None) -> None:
         """Gives an operation to the writer, or wakes it. Called from any thread."""
-        self._queue.put(item)
+        raise NotImplementedError
 
     async def commit(self, operation: Operation, *, kept: bool = False) -> None:
         """Returns when the operation is on the disk; a kept one also when it was tried."""
@@ -92,7 +101,7 @@ class BatchQueue:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        pending = Pending(operation, future, kept=kept)
+        pending = PendingOperation(operation, future, kept=kept)
         if isinstance(operation, HoldRequest):
             self._gather(pending, loop)
         else:
@@ -106,7 +115,7 @@ class BatchQueue:
                 self._abandoned(operation)  # cancelled after the commit, before it could return
             raise
 
-    def _gather(self, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+    def _gather(self, pending: PendingOperation, loop: asyncio.AbstractEventLoop) -> None:
         """Submits a hold, now or together with others."""
         self._gathered.append(pending)
         if self._gathering is not None:
@@ -123,36 +132,36 @@ class BatchQueue:
             self._gathering = None
         self._submitted = loop.time()
         if self._gathered:
-            self._send("wake")
+            self._send(None)
 
     def put(self, operation: Operation) -> None:
         """Keeps the operation, and returns at once. Never raises."""
         if self._closed:
             return
-        self._later.append(Pending(operation, None, kept=True))
+        self._later.append(PendingOperation(operation, None, kept=True))
         if isinstance(operation, Settlement):
             self._open.discard(operation.hold)
             if not self._open:  # no call is left to wait for
-                self._send("wake")
+                self._send(None)
                 return
         if not self._wake_is_due:
             try:
                 asyncio.get_running_loop().call_later(_LINGER, self._wake_up)
             except RuntimeError:  # not in an event loop: an object is finalised
-                self._send("wake")
+                self._send(None)
             else:
                 self._wake_is_due = True
 
     def put_quietly(self, operation: Operation) -> None:
         """Keeps the operation for the next batch, whenever that is. From any thread."""
         if not self._closed:
-            self._later.append(Pending(operation, None, kept=True))
+            self._later.append(PendingOperation(operation, None, kept=True))
 
     def _wake_up(self) -> None:
         """Writes what has waited; mostly it went with a hold meanwhile."""
         self._wake_is_due = False
         if self._later:
-            self._send("wake")
+            self._send(None)
 
     async def flush(self) -> None:
         """Returns when all that was put has been tried."""
@@ -167,33 +176,22 @@ class BatchQueue:
             _log.error("the store cannot be written: %s", reason)
         self._failure_logged = True
 
-    def _log_success(self, batch: Sequence[Pending]) -> None:
+    def _log_success(self, batch: Sequence[PendingOperation]) -> None:
         """After a failure. A probe alone does not count: a disk that is full may have room for it,
         and none for the next hold."""
         if self._failure_logged and any(one.operation is not self._probe for one in batch):
             _log.warning("the store can be written again")
             self._failure_logged = False
 
-    def _take(self, first: Pending | Signal | None) -> tuple[list[Pending], bool]:
-        """All that waits, beginning with what was taken from the queue; whether more may come."""
-        batch: list[Pending] = []
-        running = True
-        with suppress(Empty):
-            one = self._queue.get_nowait() if first is None else first
-            while True:
-                if isinstance(one, Pending):
-                    batch.append(one)
-                running = one != "stop"
-                if not running or len(batch) >= _MOST:
-                    break
-                one = self._queue.get_nowait()
+    def _gathered_with(self, batch: list[PendingOperation]) -> list[PendingOperation]:
+        """What was sent, and what waits for the next batch."""
         self._busy = True
         for waiting in (self._gathered, self._later):
             while waiting:
                 batch.append(waiting.popleft())
-        return batch, running
+        return batch
 
-    def _end_holds(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
+    def _end_holds(self, results: Iterable[tuple[PendingOperation, Outcome]]) -> None:
         """Of operations that are durable, or refused."""
         over = self.on_hold_over
         if over is None:
@@ -206,7 +204,7 @@ class BatchQueue:
             elif isinstance(operation, HoldRequest) and outcome is not None:
                 over(operation.hold.id)
 
-    def _deliver(self, results: Iterable[tuple[Pending, Outcome]]) -> None:
+    def _deliver(self, results: Iterable[tuple[PendingOperation, Outcome]]) -> None:
         """Wakes the callers, with one call for each event loop."""
         loops: dict[asyncio.AbstractEventLoop, list[_Result]] = {}
         for one, outcome in results:
@@ -232,3 +230,81 @@ class BatchQueue:
     def _abandoned(self, operation: Operation) -> None:
         if isinstance(operation, HoldRequest):
             self._on_abandoned(operation)
+
+
+class SqliteCommits(BatchQueue):
+    """Runs `apply` on batches, in a thread of its own."""
+
+    def __init__(self, apply: Apply, *, on_abandoned: Callable[[HoldRequest], None]) -> None:
+        super().__init__(probe=_PROBE, on_abandoned=on_abandoned)
+        self._apply = apply
+        self._kept: list[PendingOperation] = []
+        self._thread = GroupCommit[PendingOperation]("anaphora store", self._commit, self._ended)
+        self._thread.start()
+
+    def _send(self, item: PendingOperation | None) -> None:
+        if item is None:
+            self._thread.wake()
+        else:
+            self._thread.put(item)
+
+    async def close(self) -> None:
+        """Writes what waits, once more, and ends the thread."""
+        self._closed = True
+        await asyncio.to_thread(self._thread.close)
+
+    def _commit(self, batch: list[PendingOperation]) -> list[PendingOperation] | None:
+        """The operations that are kept, where some are or the last batch failed."""
+        batch = self._gathered_with(batch)
+        if self.problem is not None:
+            batch.append(PendingOperation(_PROBE, None))
+        self._kept = []
+        self._write(batch)
+        self.waiting = len(self._kept)
+        self._busy = False
+        return None if self.problem is None and not self._kept else self._kept
+
+    def _write(self, batch: Sequence[PendingOperation]) -> None:
+        if not batch:
+            return
+        try:
+            outcomes = self._apply([one.operation for one in batch])
+        except Exception as problem:
+            if isinstance(problem, sqlite3.Error | OSError) and not isinstance(problem, _REFUSED):
+                self._failed(batch, problem)
+            elif len(batch) > 1:  # one that cannot be written must not hold up the others
+                for one in batch:
+                    self._write([one])
+            else:
+                self._refused(batch[0], problem)
+        else:
+            self._log_success(batch)
+            self.problem = None
+            self._end_holds(zip(batch, outcomes, strict=True))
+            self._deliver(zip(batch, outcomes, strict=True))
+
+    def _failed(self, batch: Sequence[PendingOperation], problem: Exception) -> None:
+        reason = described(problem)
+        self._log_failure(reason)
+        self.problem = reason
+        self._kept += [one for one in batch if one.kept]
+        message = f"the store cannot be written: {reason}"
+        self._end_holds((one, StoreUnavailable(message)) for one in batch)
+        self._deliver((one, None if one.kept else StoreUnavailable(message)) for one in batch)
+
+    def _refused(self, one: PendingOperation, problem: Exception) -> None:
+        name = type(one.operation).__name__
+        _log.error("%s was not written: %s: %s", name, type(problem).__name__, problem)
+        message = f"the store cannot hold this: {described(problem)}"
+        self._end_holds([(one, StoreUnavailable(message))])
+        self._deliver([(one, None if one.kept else StoreUnavailable(message))])
+
+    def _ended(self, left: list[PendingOperation], problem: BaseException | None) -> None:
+        if problem is not None:
+            _log.critical("the store is no longer written", exc_info=problem)
+        if left:
+            _log.error(
+                "settlements that were not written: %d; the next start settles their holds at the"
+                " bound",
+                len(left),
+            )

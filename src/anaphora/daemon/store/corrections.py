@@ -16,7 +16,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 
 from . import ESTIMATED_KINDS, LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery
-from .days import month_of
+from .reading import month_of
 
 #: The columns of an entry, in the order of `Entry`.
 ENTRY_FIELDS = Entry.__struct_fields__

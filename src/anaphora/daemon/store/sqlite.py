@@ -34,20 +34,19 @@ from . import (
     recovered,
 )
 from .batch import (
-    Change,
     HoldRequest,
     KnownRows,
     Operation,
     Outcome,
+    TableChange,
     apply,
     latest_day,
     open_holds,
 )
+from .batch_queue import SqliteCommits
 from .corrections import Correction, entry_rows
-from .days import day_of, month_of
 from .file_watch import StoreDamaged, WatchedFiles
-from .group_commit import GroupCommit
-from .reading import held, spend_rows, spent_rows, unaudited_entries
+from .reading import day_of, held, month_of, spend_rows, spent_rows, unaudited_entries
 from .schema import (
     connect,
     connect_to_read,
@@ -88,7 +87,7 @@ class SqliteStore(SmallTables):
         self._known = KnownRows()
         # Until `begin_audit`, that of the daemon before, whose holds are recovered.
         self._known.audit_epoch = reader.execute("SELECT audit_epoch FROM clock").fetchone()[0]
-        self._commits = GroupCommit(self._apply, on_abandoned=self._release)
+        self._commits = SqliteCommits(self._apply, on_abandoned=self._release)
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
@@ -157,7 +156,7 @@ class SqliteStore(SmallTables):
 
     def audited(self, request_ids: Sequence[str]) -> None:
         ids = msgspec.json.encode(request_ids).decode()
-        self._commits.put_quietly(Change(_AUDITED, (ids,)))
+        self._commits.put_quietly(TableChange(_AUDITED, (ids,)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         def read() -> list[UnauditedEntry]:
@@ -234,10 +233,10 @@ class SqliteStore(SmallTables):
             return self._reader.execute(sql.replace("$", "?"), values).fetchall()
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
-        await self._commits.commit(Change(sql.replace("$", "?"), values), kept=kept)
+        await self._commits.commit(TableChange(sql.replace("$", "?"), values), kept=kept)
 
     def _change_later(self, sql: str, *values: Any) -> None:
-        self._commits.put(Change(sql.replace("$", "?"), values))
+        self._commits.put(TableChange(sql.replace("$", "?"), values))
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
         """Notes that the rows of an audit log have a MAC, from `first` on, where that is not known

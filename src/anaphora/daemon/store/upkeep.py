@@ -17,8 +17,7 @@ from anaphora.errors import Io
 from anaphora.wording import counted
 
 from .batch import latest_day
-from .days import day_of, month_after, pruning_day, start_of_day
-from .reading import SUMS
+from .reading import SUMS, day_of, month_after, pruning_day, start_of_day
 from .schema import (
     SCHEMA_VERSION,
     SUMS_OF_ENTRIES,

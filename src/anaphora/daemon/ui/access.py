@@ -47,7 +47,7 @@ _OWN_PATH = re.compile(r"/ui(?:[/?][A-Za-z0-9/?&=%+:;,@!~*'()$._-]*)?\Z")
 _LONGEST_PATH = 2_000
 
 
-class Session(msgspec.Struct, kw_only=True, eq=False):
+class LoginSession(msgspec.Struct, kw_only=True, eq=False):
     """One login."""
 
     digest: bytes
@@ -95,17 +95,17 @@ class Sessions:
         self._shared = shared
         self._key = key or secrets.token_bytes(32)
         self._latest = clock()
-        self._open: dict[bytes, Session] = {}
+        self._open: dict[bytes, LoginSession] = {}
         """Of several nodes, those that this one has seen."""
-        self._ended: list[Callable[[Session], None]] = []
+        self._ended: list[Callable[[LoginSession], None]] = []
         directory.on_revoke(self.end_token)
 
-    def on_end(self, callback: Callable[[Session], None]) -> None:
+    def on_end(self, callback: Callable[[LoginSession], None]) -> None:
         """Called with a session when it ends, to end its open streams."""
         self._ended.append(callback)
 
     @hides_arguments
-    async def find(self, cookies: Iterable[str]) -> list[Session]:
+    async def find(self, cookies: Iterable[str]) -> list[LoginSession]:
         """The sessions of cookies, which are used now."""
         found = {self._hash(cookie): cookie for cookie in cookies}
         if self._shared is not None:
@@ -130,7 +130,7 @@ class Sessions:
                 if session is not None:
                     self.end(session)
             elif session is None:
-                self._open[digest] = Session(
+                self._open[digest] = LoginSession(
                     digest=digest,
                     token_id=login.token,
                     app=login.app,
@@ -141,19 +141,19 @@ class Sessions:
             else:
                 session.used = max(session.used, login.used)
 
-    async def _use(self, session: Session) -> None:
+    async def _use(self, session: LoginSession) -> None:
         now, before = self._now(), session.used
         session.used = now
         # Not for every request: other nodes need to know it to a part of the idle time only.
         if self._shared is not None and now - before > min(self.idle / 60, 10.0):
             await self._shared.use(session.digest, now)
 
-    async def open(self, row: TokenRow) -> tuple[Secret, Session]:
+    async def open(self, row: TokenRow) -> tuple[Secret, LoginSession]:
         """A new session of a token, and the value of its cookie, which is random each time."""
         now = self._now()
         self.end_expired()
         cookie = Secret(secrets.token_urlsafe(_RANDOM_BYTES))
-        session = Session(
+        session = LoginSession(
             digest=self._hash(cookie.reveal()),
             token_id=row.id,
             app=row.app,
@@ -171,7 +171,7 @@ class Sessions:
         self._open[session.digest] = session
         return cookie, session
 
-    def is_valid(self, session: Session) -> bool:
+    def is_valid(self, session: LoginSession) -> bool:
         """Whether it is open, neither too old nor too long unused, and its token valid."""
         now = self._now()
         return (
@@ -183,7 +183,7 @@ class Sessions:
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def log_out(self, *sessions: Session) -> None:
+    async def log_out(self, *sessions: LoginSession) -> None:
         """On all nodes."""
         for session in sessions:
             self.end(session)
@@ -196,7 +196,7 @@ class Sessions:
         if self._shared is not None:
             await self._shared.end_token(token_id)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: LoginSession) -> None:
         """On this node. Other nodes come to the same result by themselves, or by `log_out`."""
         if self._open.pop(session.digest, None) is not None:
             for callback in self._ended:
@@ -228,14 +228,14 @@ class Sessions:
                 else:
                     session.used = max(session.used, login.used)
 
-    def _make_room(self, among: Iterable[Session], most: int) -> None:
+    def _make_room(self, among: Iterable[LoginSession], most: int) -> None:
         ordered = sorted(among, key=lambda one: one.used)
         for session in ordered[: max(0, len(ordered) - most + 1)]:
             self.end(session)
 
     # ── Forms ────────────────────────────────────────────────────────────────────────────────────
 
-    async def confirmation(self, session: Session, *action: str) -> str:
+    async def confirmation(self, session: LoginSession, *action: str) -> str:
         """A number for a form that may be sent once, for this action only."""
         number = secrets.token_urlsafe(16)
         if self._shared is not None:
@@ -246,7 +246,7 @@ class Sessions:
         session.confirmations[number] = action
         return number
 
-    async def confirm(self, session: Session, number: str, *action: str) -> bool:
+    async def confirm(self, session: LoginSession, number: str, *action: str) -> bool:
         """Whether the form was made for this action and is sent for the first time."""
         if self._shared is not None:
             return await self._shared.take_form(session.digest, number, action)

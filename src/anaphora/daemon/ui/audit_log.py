@@ -19,10 +19,10 @@ from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import calls, verify
 from anaphora.dashboard.page_site import PAGE_HEADERS
-from anaphora.dashboard.pages.audit import ChainState, call_query
-from anaphora.dashboard.search import is_found
+from anaphora.dashboard.pages.audit import ChainStatus, call_query
 from anaphora.dashboard.site import PageRequest
 from anaphora.dashboard.values import CallQuery
+from anaphora.dashboard.view import is_found
 from anaphora.errors import (
     AnaphoraError,
     AnchorMismatch,
@@ -63,11 +63,11 @@ class ChainVerifier:
         self._audit = audit
         self._row_key = row_key
         self._clock = clock
-        self._state = ChainState(is_shared=isinstance(audit.path, PostgresLog))
+        self._state = ChainStatus(is_shared=isinstance(audit.path, PostgresLog))
         self._thread: threading.Thread | None = None
         self._stopping = False
 
-    def state(self) -> ChainState:
+    def state(self) -> ChainStatus:
         return replace(self._state, written=self._audit.head.seq, failing=self._audit.failing)
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import htpy
 from msgspec.structs import replace
 
-from anaphora.daemon.audit_place import checked_rows
+from anaphora.daemon.audit import checked_rows
 from anaphora.daemon.home import derived_key
 from anaphora.daemon.home.config import DaemonConfig
 from anaphora.dashboard.page_site import PageSite
@@ -23,14 +23,13 @@ from anaphora.dashboard.pages.conversations import ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.pages.providers import ProvidersPage
 from anaphora.dashboard.pages.what_if import WhatIfPage
-from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Site
 
 from .access import ROOT, SessionCookie, Sessions
 from .actions import AdminActions, AppTokens
 from .audit_log import ChainVerifier, LogExport
-from .conversation_text import TextConversationPage
-from .records import AppRecords, ProviderRecords
+from .records import AppRecords, ProviderRecords, TextConversationPage
 from .service import UiService
 from .shared_logins import SharedLogins
 from .viewers import Viewers
@@ -71,7 +70,7 @@ def open_ui(
     sessions = _open_sessions(stack, daemon, config)
     tokens = AppTokens(services.admin, services.directory, sessions, log)
     actions = AdminActions(tokens, chain=chain, export=export, log=log)
-    source = RollupSource(daemon.home.dashboard, services.audit_place, clock=clock)
+    source = LogCalls(daemon.home.dashboard, services.audit_place, clock=clock)
     services.calls.texts.allow(config.ui.shows_text)
     filling = _Filling(source)
     stack.callback(filling.close)
@@ -114,7 +113,7 @@ class _Filling:
     """Sums the audit log in the background: from the first page on, or when the daemon has started
     to serve."""
 
-    def __init__(self, source: RollupSource) -> None:
+    def __init__(self, source: LogCalls) -> None:
         self._source = source
         self._is_running = False
         self._timer = asyncio.get_running_loop().call_later(_FILL_AFTER, self.start)
@@ -133,7 +132,7 @@ class _Filling:
 class _Pages:
     """The pages of each kind of viewer."""
 
-    def __init__(self, daemon: Daemon, source: RollupSource, chain: ChainVerifier | None) -> None:
+    def __init__(self, daemon: Daemon, source: LogCalls, chain: ChainVerifier | None) -> None:
         services = daemon.services
         self._clock = services.ledger.clock
         self._source = source
@@ -179,7 +178,7 @@ class _Pages:
         self,
         pages: dict[str, Page],
         titles: dict[str, str],
-        source: RollupSource,
+        source: LogCalls,
         problems: Callable[[], list[str]] = list,
     ) -> PageSite:
         sections = tuple(Section(name, title) for name, title in titles.items())
@@ -192,7 +191,7 @@ class _WithNotice:
     """A page that says where its figures are not complete, and to administrators what is not in
     force."""
 
-    def __init__(self, page: Page, source: RollupSource, problems: Callable[[], list[str]]) -> None:
+    def __init__(self, page: Page, source: LogCalls, problems: Callable[[], list[str]]) -> None:
         self._page = page
         self._source = source
         self._problems = problems

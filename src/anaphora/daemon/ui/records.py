@@ -1,5 +1,6 @@
 """Apps and providers as the dashboard shows them: from grants, the ledger and the tokens; from the
-state of connections and the calls of the audit log."""
+state of connections and the calls of the audit log; and conversations with the text around their
+breaks, where the operator has switched that on."""
 
 from __future__ import annotations
 
@@ -13,9 +14,20 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
+from anaphora.daemon.calls.explanations import MOST_TEXTS, BreakTexts
 from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
-from anaphora.dashboard.rollups import RollupSource
-from anaphora.dashboard.values import AppRow, CorrectionOfCall, ProviderRow, TokenState, View
+from anaphora.dashboard.pages.conversation import ConversationPage
+from anaphora.dashboard.past_calls.source import LogCalls, PastCalls
+from anaphora.dashboard.site import PageContent, PageRequest, Site
+from anaphora.dashboard.values import (
+    AppRow,
+    CorrectionOfCall,
+    ProviderRow,
+    ShownCall,
+    ShownConversation,
+    TokenState,
+    View,
+)
 
 #: Seconds that a page waits for the event loop.
 _LOOP_TIMEOUT = 30.0
@@ -30,7 +42,7 @@ class AppRecords:
         self,
         directory: Directory,
         store: Store,
-        source: RollupSource,
+        source: LogCalls,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
@@ -140,7 +152,7 @@ class ProviderRecords:
     """Rows of providers. Its methods are for other threads than that of the event loop."""
 
     def __init__(
-        self, pool: ProviderPool, source: RollupSource, *, loop: asyncio.AbstractEventLoop
+        self, pool: ProviderPool, source: LogCalls, *, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._pool = pool
         self._source = source
@@ -172,3 +184,46 @@ class ProviderRecords:
                 row = ProviderRow(name=name, breaker=state, headroom=left)
             states[name] = row
         return states
+
+
+SWITCHED_OFF = (
+    "the daemon keeps no text. With `ui: {show_text: true}` in the daemon section of llm.yaml it"
+    " keeps that of later breaks in memory"
+)
+NOT_KEPT = (
+    f"it is kept in memory only, of the latest {MOST_TEXTS:,} breaks since the daemon was started"
+    " or the setting was switched on"
+)
+
+
+class TextConversationPage:
+    """For administrators."""
+
+    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
+        self._texts = texts
+        self._with_text = ConversationPage(_WithTexts(source, texts), no_text=NOT_KEPT)
+        self._without = ConversationPage(source, no_text=SWITCHED_OFF)
+
+    def content(self, request: PageRequest, site: Site) -> PageContent:
+        page = self._with_text if self._texts.allowed else self._without
+        return page.content(request, site)
+
+
+class _WithTexts:
+    """Conversations with the kept text of their breaks."""
+
+    def __init__(self, source: PastCalls, texts: BreakTexts) -> None:
+        self._source = source
+        self._texts = texts
+
+    def conversation(self, id: str) -> ShownConversation | None:
+        shown = self._source.conversation(id)
+        if shown is None:
+            return None
+        return replace(shown, calls=[self._with_text(call) for call in shown.calls])
+
+    def _with_text(self, shown: ShownCall) -> ShownCall:
+        text = self._texts.find(shown.call.call_id) if shown.call.broke else None
+        if text is None:
+            return shown
+        return replace(shown, field=text.field, position=text.position, excerpts=text.excerpts)

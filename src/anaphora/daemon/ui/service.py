@@ -7,14 +7,20 @@
     GET  /ui/events               changed parts of an open page
     GET  /ui/…                    pages
 
-Nothing but the cookie of a session counts here, and that cookie counts nowhere else.
+Nothing but the cookie of a session counts here, and that cookie counts nowhere else. Only some
+pages are made at the same time: calls of apps go first. Administrators and apps have queues of
+their own, so that no app can keep an administrator from the dashboard by requesting pages; and one
+app takes only a part of the queue of apps.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 from anaphora.client.config.secrets import Secret
@@ -42,8 +48,8 @@ from anaphora.serving.exchange import (
 )
 from anaphora.wording import counted
 
-from .access import LOGIN, ROOT, Session, SessionCookie, Sessions, own_path
-from .forms import (
+from .access import LOGIN, ROOT, LoginSession, SessionCookie, Sessions, own_path
+from .actions import (
     PLAIN,
     READ,
     MethodNotAllowed,
@@ -53,8 +59,44 @@ from .forms import (
     read_form,
     redirect,
 )
-from .page_queue import PageQueue
 from .viewers import Action, ByteStream, UiRequest, UiResult, Viewer, Viewers
+
+
+class PageQueue:
+    """For one event loop."""
+
+    def __init__(self, *, working: int, waiting: int, each: int) -> None:
+        """Pages that are made at the same time, and that wait: of all viewers, and of one."""
+        self._working = asyncio.Semaphore(working)
+        self._most = waiting
+        self._most_of_one = each
+        self._waiting: Counter[str] = Counter()
+
+    async def run(
+        self, viewer: str, making: Coroutine[Any, Any, CompleteResponse]
+    ) -> CompleteResponse:
+        """Makes a page when there is room for it. Raises `Overloaded` where too many wait. A page
+        is made to its end even if its viewer disconnects: a thread cannot be interrupted."""
+        if self._waiting[viewer] >= self._most_of_one or self._waiting.total() >= self._most:
+            making.close()
+            raise Overloaded("Too many pages are requested at once. Try again.", status=503)
+        self._waiting[viewer] += 1
+        try:
+            await self._working.acquire()
+        except BaseException:
+            making.close()
+            raise
+        finally:
+            self._waiting -= Counter({viewer: 1})  # keeps no viewer who does not wait
+        task = asyncio.ensure_future(making)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Future[CompleteResponse]) -> None:
+        self._working.release()
+        if not task.cancelled():
+            task.exception()
+
 
 #: Pages with live updates that are open, of all apps; `LiveStreams` bounds those of each site.
 _MOST_STREAMS = 96
@@ -92,7 +134,7 @@ class UiService:
         self._before_page = before_page
         self._public = PageSite(Site(root=ROOT, title="Daemon", sections=(), live=False), {})
         """Pages without a login."""
-        self._open: dict[HttpExchange, Session] = {}
+        self._open: dict[HttpExchange, LoginSession] = {}
         self._admin_queue = PageQueue(working=2, waiting=64, each=64)
         self._app_queue = PageQueue(working=1, waiting=64, each=8)
         sessions.on_end(self._session_ended)
@@ -162,13 +204,13 @@ class UiService:
         shown = self._public.show(page, page_request("GET", "login", "", self._clock()))
         return CompleteResponse(shown.status, {**shown.headers, **headers}, shown.body)
 
-    async def _session(self, exchange: HttpExchange) -> Session | None:
+    async def _session(self, exchange: HttpExchange) -> LoginSession | None:
         """That of an administrator before others: an app could have put its own into the browser,
         by a server on this host, to hide pages from an administrator."""
         found = await self._sessions_of(exchange)
         return max(found, key=lambda one: one.is_admin, default=None)
 
-    async def _sessions_of(self, exchange: HttpExchange) -> list[Session]:
+    async def _sessions_of(self, exchange: HttpExchange) -> list[LoginSession]:
         cookies = self._cookie.values(exchange.header_pairs)[:_MOST_COOKIES]
         return await self._sessions.find(cookies)
 
@@ -183,7 +225,7 @@ class UiService:
             return redirect(LOGIN)
         return redirect(f"{LOGIN}?next={quote(wanted, safe='/')}")
 
-    async def _log_out(self, session: Session, form: dict[str, str]) -> CompleteResponse:
+    async def _log_out(self, session: LoginSession, form: dict[str, str]) -> CompleteResponse:
         if form.get("everywhere"):
             await self._sessions.log_out_token(session.token_id)
         else:
@@ -193,7 +235,7 @@ class UiService:
 
     # ── Pages ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _answer(self, exchange: HttpExchange, path: str, session: Session) -> None:
+    async def _answer(self, exchange: HttpExchange, path: str, session: LoginSession) -> None:
         viewer = self._viewers.of(session)
         if path == "logout":
             check_method(exchange, "POST")
@@ -260,7 +302,7 @@ class UiService:
         allowed = partial(self._sessions.is_valid, request.session)
         return ByteStream(EVENT_HEADERS, viewer.pages.events(request.page, viewer.site, allowed))
 
-    async def _form(self, exchange: HttpExchange, session: Session) -> dict[str, str]:
+    async def _form(self, exchange: HttpExchange, session: LoginSession) -> dict[str, str]:
         """The fields of a form that was sent from a page of this session."""
         check_origin(exchange)
         form = await read_form(exchange)
@@ -301,7 +343,7 @@ class UiService:
         for exchange in tuple(self._open):
             exchange.disconnect(ServerStopping)
 
-    def _session_ended(self, session: Session) -> None:
+    def _session_ended(self, session: LoginSession) -> None:
         for exchange, one in tuple(self._open.items()):
             if one is session:
                 exchange.disconnect(SessionEnded)

@@ -13,7 +13,7 @@ from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.serving.exchange import CompleteResponse
 
-from .access import Session
+from .access import LoginSession
 
 #: Apps whose pages are kept ready.
 _MOST_APPS = 256
@@ -23,7 +23,7 @@ class UiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of someone who is logged in."""
 
     page: PageRequest
-    session: Session
+    session: LoginSession
     form: Mapping[str, str] = {}
     """The fields of a form that was sent, without its CSRF token, which is checked."""
 
@@ -67,7 +67,7 @@ class Viewers:
         self._app_pages = app_pages
         self._apps: OrderedDict[str, PageSite] = OrderedDict()
 
-    def of(self, session: Session) -> Viewer:
+    def of(self, session: LoginSession) -> Viewer:
         pages = self._admin if session.is_admin else self._app(session.app)
         site = replace(pages.site, viewer=session.viewer, csrf=session.csrf)
         return Viewer(

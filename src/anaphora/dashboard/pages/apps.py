@@ -8,12 +8,22 @@ from typing import Literal, TypeAlias
 
 import htpy
 
-from anaphora.dashboard.cards import Tone, card, empty, facts, tag
 from anaphora.dashboard.charts import meter
 from anaphora.dashboard.figures import NOTHING, count, moment, name, plain_name, usd
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, app_url, numbers, table
-from anaphora.dashboard.values import AppRow, CallSource, TokenState, View
+from anaphora.dashboard.tables import (
+    Heading,
+    Tone,
+    app_url,
+    card,
+    empty,
+    facts,
+    numbers,
+    table,
+    tag,
+)
+from anaphora.dashboard.values import AppRow, TokenState, View
 from anaphora.dashboard.view import query_of
 from anaphora.errors import NotFound
 from anaphora.wording import counted
@@ -64,7 +74,7 @@ class OwnAppPage:
     """The page of one app, as its own token sees it."""
 
     def __init__(
-        self, app: str, row: Callable[[str, View], AppRow | None], source: CallSource
+        self, app: str, row: Callable[[str, View], AppRow | None], source: PastCalls
     ) -> None:
         """`source` has the calls of this app only."""
         self._app = app

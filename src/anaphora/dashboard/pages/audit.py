@@ -9,20 +9,13 @@ import htpy
 import msgspec
 
 from anaphora.audit.reading import VerifiedChains, VerifiedLog
-from anaphora.dashboard.cards import card, empty, tag
 from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported
 from anaphora.dashboard.layout import view_fields
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, numbers, table
-from anaphora.dashboard.values import (
-    CallOutcome,
-    CallPage,
-    CallQuery,
-    CallSource,
-    ShownCall,
-    View,
-)
+from anaphora.dashboard.tables import Heading, card, empty, numbers, table, tag
+from anaphora.dashboard.values import CallOutcome, CallPage, CallQuery, ShownCall, View
 from anaphora.dashboard.view import query_of
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
@@ -36,7 +29,7 @@ _OUTCOMES: dict[CallOutcome, str] = {
 _LONGEST_TEXT = 200
 
 
-class ChainState(msgspec.Struct, frozen=True, kw_only=True):
+class ChainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the hash chain of a log."""
 
     written: int = 0
@@ -74,7 +67,7 @@ def call_query(query: Mapping[str, str], view: View, *, limit: int = 50) -> Call
 
 
 class AuditPage:
-    def __init__(self, source: CallSource, chain: Callable[[], ChainState | None]) -> None:
+    def __init__(self, source: PastCalls, chain: Callable[[], ChainStatus | None]) -> None:
         """`chain` is None where there is no log."""
         self._source = source
         self._chain = chain
@@ -104,7 +97,7 @@ def _off() -> htpy.Element:
 # ── The chain ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _chain(chain: ChainState, site: Site) -> htpy.Element:
+def _chain(chain: ChainStatus, site: Site) -> htpy.Element:
     failing = htpy.p(".notice.bad")["Rows cannot be written now; the log of the daemon says why."]
     return card(
         "Hash chain",
@@ -117,7 +110,7 @@ def _chain(chain: ChainState, site: Site) -> htpy.Element:
     )
 
 
-def _checked(chain: ChainState) -> htpy.Node:
+def _checked(chain: ChainStatus) -> htpy.Node:
     written = f"The last row{' of this node' if chain.is_shared else ''} is {chain.written:,}. "
     running = None
     if chain.running_rows is not None:

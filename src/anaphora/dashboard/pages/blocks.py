@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import htpy
 
-from anaphora.dashboard.cards import card, more, tag
 from anaphora.dashboard.figures import (
     NOTHING,
     UNKNOWN,
@@ -18,10 +17,21 @@ from anaphora.dashboard.figures import (
     unless_zero,
     usd,
 )
+from anaphora.dashboard.past_calls.source import PastCalls
+from anaphora.dashboard.past_calls.sums import BlockSums
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, filter_link, numbers, share_cell, table
-from anaphora.dashboard.values import BlockRow, CallSource, View
+from anaphora.dashboard.tables import (
+    Heading,
+    card,
+    filter_link,
+    more,
+    numbers,
+    share_cell,
+    table,
+    tag,
+)
+from anaphora.dashboard.values import View
 from anaphora.dashboard.view import query_of
 from anaphora.wording import counted
 
@@ -32,7 +42,7 @@ _WORST = 5
 
 
 class BlocksPage:
-    def __init__(self, source: CallSource, *, start: htpy.Node = None) -> None:
+    def __init__(self, source: PastCalls, *, start: htpy.Node = None) -> None:
         """`start` says how to send a first call."""
         self._source = source
         self._start = start
@@ -49,7 +59,7 @@ class BlocksPage:
         return PageContent(title="Blocks", main=main, live=("blocks",))
 
 
-def worst_blocks(rows: Sequence[BlockRow]) -> htpy.Element:
+def worst_blocks(rows: Sequence[BlockSums]) -> htpy.Element:
     """The blocks whose changes cost most, and what to do about them; also in reports."""
     broke = sorted((row for row in rows if row.breaks), key=_loss, reverse=True)
     if not broke:
@@ -66,7 +76,7 @@ def worst_blocks(rows: Sequence[BlockRow]) -> htpy.Element:
     )
 
 
-def _offender(row: BlockRow) -> htpy.Element:
+def _offender(row: BlockSums) -> htpy.Element:
     kinds = sorted(row.changes.items(), key=lambda item: -item[1])
     advice = list(dict.fromkeys(text for kind, _ in kinds if (text := what_to_do(kind))))
     return htpy.article(".card.break", aria_label=f"Block {plain_name(row.label)}")[
@@ -87,7 +97,7 @@ def _offender(row: BlockRow) -> htpy.Element:
 
 
 def all_blocks(
-    rows: Sequence[BlockRow], site: Site | None = None, view: View | None = None
+    rows: Sequence[BlockSums], site: Site | None = None, view: View | None = None
 ) -> htpy.Element:
     """The blocks with their figures; on a site, a name sets the filter of its view."""
 
@@ -123,11 +133,11 @@ def all_blocks(
     )
 
 
-def _cost(row: BlockRow) -> str:
+def _cost(row: BlockSums) -> str:
     if row.unpriced and not row.cost_nano_usd:
         return UNKNOWN
     return usd(row.cost_nano_usd) + ("+" if row.unpriced else "")
 
 
-def _loss(row: BlockRow) -> tuple[int, int]:
+def _loss(row: BlockSums) -> tuple[int, int]:
     return row.lost_nano_usd, row.lost

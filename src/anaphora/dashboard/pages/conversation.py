@@ -8,7 +8,6 @@ from typing import Protocol
 import htpy
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.dashboard.cards import card, empty, facts, more, tag
 from anaphora.dashboard.charts import prediction, turn_bars
 from anaphora.dashboard.figures import (
     NOTHING,
@@ -25,7 +24,18 @@ from anaphora.dashboard.figures import (
 from anaphora.dashboard.plot import bar
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, anchor, numbers, result_tag, table
+from anaphora.dashboard.tables import (
+    Heading,
+    anchor,
+    card,
+    empty,
+    facts,
+    more,
+    numbers,
+    result_tag,
+    table,
+    tag,
+)
 from anaphora.dashboard.values import ShownCall, ShownConversation
 from anaphora.wording import counted
 
@@ -41,7 +51,7 @@ NO_TEXT = "an audit log holds no text"
 
 
 class ConversationSource(Protocol):
-    """What a page of one conversation needs of a `CallSource`."""
+    """What a page of one conversation needs of a `PastCalls`."""
 
     def conversation(self, id: str) -> ShownConversation | None: ...
 

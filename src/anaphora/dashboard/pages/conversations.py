@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import htpy
 
-from anaphora.dashboard.cards import card, tag
 from anaphora.dashboard.figures import (
     NOTHING,
     count,
@@ -17,16 +16,19 @@ from anaphora.dashboard.figures import (
     spent,
     unless_zero,
 )
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
     Heading,
+    card,
     conversation_url,
     numbers,
     share_cell,
     table,
+    tag,
     unpriced_note,
 )
-from anaphora.dashboard.values import CallSource, ConversationRow
+from anaphora.dashboard.values import ConversationRow
 
 from .overview import no_calls
 
@@ -34,7 +36,7 @@ _MOST_ROWS = 100
 
 
 class ConversationsPage:
-    def __init__(self, source: CallSource, *, start: htpy.Node = None) -> None:
+    def __init__(self, source: PastCalls, *, start: htpy.Node = None) -> None:
         """`start` says how to send a first call."""
         self._source = source
         self._start = start

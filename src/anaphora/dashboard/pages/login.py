@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import htpy
 
-from anaphora.dashboard.cards import card, facts
 from anaphora.dashboard.figures import moment, name, seconds
 from anaphora.dashboard.site import PageContent, Site
+from anaphora.dashboard.tables import card, facts
 
 
 def login_page(

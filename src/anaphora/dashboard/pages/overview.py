@@ -6,14 +6,26 @@ from collections.abc import Callable, Sequence
 
 import htpy
 
-from anaphora.audit.report import CallSums
-from anaphora.dashboard.cards import Stat, card, empty, more, stats
 from anaphora.dashboard.charts import calls_bars, meter, saved_lost_bars, share_line, spend_bars
 from anaphora.dashboard.figures import UNKNOWN, count, lost_usd, name, percent, tokens, usd
+from anaphora.dashboard.past_calls.source import PastCalls
+from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.sentences import cause_words, what_to_do
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, app_url, calls_table, numbers, sums_table, table
-from anaphora.dashboard.values import AppRow, CallQuery, CallSource, Overview, View
+from anaphora.dashboard.tables import (
+    Heading,
+    Stat,
+    app_url,
+    calls_table,
+    card,
+    empty,
+    more,
+    numbers,
+    stats,
+    sums_table,
+    table,
+)
+from anaphora.dashboard.values import AppRow, CallQuery, Overview, View
 from anaphora.dashboard.view import FILTERS, query_of
 from anaphora.wording import counted
 
@@ -23,7 +35,7 @@ _MOST_ROWS = 12
 class OverviewPage:
     def __init__(
         self,
-        source: CallSource,
+        source: PastCalls,
         *,
         apps: Callable[[], Sequence[AppRow]] | None = None,
         start: htpy.Node = None,
@@ -82,7 +94,7 @@ def no_calls(site: Site, view: View, start: htpy.Node = None, path: str = "") ->
     )
 
 
-def headline(total: CallSums) -> htpy.Element:
+def headline(total: CallTotals) -> htpy.Element:
     """The figures that stand first, also in reports."""
     known = []
     if total.unpriced:

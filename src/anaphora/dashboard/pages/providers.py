@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import htpy
 
-from anaphora.dashboard.cards import Tone, empty, tag
 from anaphora.dashboard.figures import NOTHING, count, name, percent, seconds, unless_zero
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, numbers, table
+from anaphora.dashboard.tables import Heading, Tone, empty, numbers, table, tag
 from anaphora.dashboard.values import ProviderRow, View
 
 _BREAKERS: dict[str, Tone] = {"closed": "good", "open": "bad", "half open": "warn", "unused": ""}

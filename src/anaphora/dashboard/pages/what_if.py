@@ -11,13 +11,12 @@ from functools import partial
 import htpy
 
 from anaphora import catalog
-from anaphora.dashboard.cards import card
 from anaphora.dashboard.figures import NOTHING, count, percent, usd
 from anaphora.dashboard.layout import view_fields
+from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.plot import Column, Scale, Series, axis_labels, chart
 from anaphora.dashboard.site import PageContent, PageRequest, Site
-from anaphora.dashboard.tables import Heading, numbers, table
-from anaphora.dashboard.values import CallSource
+from anaphora.dashboard.tables import Heading, card, numbers, table
 from anaphora.dashboard.what_if import ProviderModel, ScenarioRow, TtlChoice, WhatIf, what_if
 from anaphora.dashboard.what_if.wording import left_out_sentence, range_text, sentences
 from anaphora.errors import InvalidRequest
@@ -34,7 +33,7 @@ _TTLS: tuple[TtlChoice, ...] = (*TTL_SECONDS, "none")
 class WhatIfPage:
     """`on` in the query is another model, as `provider/model`; `ttl` a TTL or `none`."""
 
-    def __init__(self, source: CallSource, *, start: htpy.Node = None) -> None:
+    def __init__(self, source: PastCalls, *, start: htpy.Node = None) -> None:
         """`start` says how to send a first call."""
         self._source = source
         self._start = start

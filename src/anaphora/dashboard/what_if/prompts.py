@@ -16,13 +16,13 @@ estimated share of it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope
-from anaphora.cache.simulator import Mark, TokenRuns
+from anaphora.cache.simulator import Mark, PlayedBlocks, TokenBlock, TokenRuns
 from anaphora.rendered import Kind
 from anaphora.values import Section, SegmentRole
 
@@ -42,30 +42,37 @@ _MOST_POSITIONS = 20
 _MOST_CANDIDATES = 16
 #: How far a read may be from the end of the prompt that was read: a share, and a granule.
 _SAME_END, _GRANULE = 0.05, 256
+#: What is known of blocks.
+_MESSAGE, _REPLY = TokenBlock(), TokenBlock(from_model=True)
+_TOOL_CALLS, _TOOL_RESULTS = (
+    TokenBlock(Kind.TOOL_CALL, from_model=True),
+    TokenBlock(Kind.TOOL_RESULT),
+)
+_LEADING: dict[Section, TokenBlock] = {
+    "tools": TokenBlock(section="tools"),
+    "system": TokenBlock(section="system"),
+    "messages": _MESSAGE,
+}
 
 
 class PromptPositions:
     """The positions of a growing prompt, shared by the calls of a conversation: a call has the
     first ones. They are only appended to."""
 
-    __slots__ = ("chunks", "from_model", "keys", "kinds", "sections", "tokens")
+    __slots__ = ("chunks", "played", "tokens")
 
     def __init__(self) -> None:
-        self.keys: list[int] = []
-        """Of the prefix that each one ends."""
+        self.played: PlayedBlocks[TokenBlock] = PlayedBlocks()
         self.tokens: list[float] = []
         """Up to the end of each one."""
         self.chunks: list[float] = []
         """Of the history, up to the end of each one."""
-        self.kinds: list[Kind] = []
-        self.sections: list[Section] = []
-        self.from_model: list[bool] = []
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.tokens)
 
     def key(self, count: int) -> int:
-        return self.keys[count - 1] if count else 0
+        return self.played.keys[count - 1] if count else 0
 
     def length(self, count: int) -> float:
         return self.tokens[count - 1] if count else 0.0
@@ -73,8 +80,8 @@ class PromptPositions:
     def copy(self, count: int) -> PromptPositions:
         """A copy of the first ones."""
         copied = PromptPositions()
-        for name in self.__slots__:
-            setattr(copied, name, getattr(self, name)[:count])
+        copied.played = self.played.copy(count)
+        copied.tokens, copied.chunks = self.tokens[:count], self.chunks[:count]
         return copied
 
     def add(
@@ -82,24 +89,18 @@ class PromptPositions:
         identity: Hashable,
         tokens: float,
         chunks: float,
+        block: TokenBlock = _MESSAGE,
         *,
-        section: Section = "messages",
-        kind: Kind = Kind.TEXT,
-        from_model: bool = False,
         history: bool = False,
     ) -> None:
         """A block: a position for each chunk, as far as a look-back counts them."""
         count = int(min(max(chunks, 1), _MOST_POSITIONS))
-        start, key = self.length(len(self)), self.key(len(self))
+        start = self.length(len(self))
         before = self.chunks[-1] if self.chunks else 0.0
         for index in range(1, count + 1):
-            key = hash((key, identity, index))
-            self.keys.append(key)
+            self.played.add((identity, index), block)
             self.tokens.append(start + tokens * index / count)
             self.chunks.append(before + chunks * index / count if history else before)
-        self.kinds += [kind] * count
-        self.sections += [section] * count
-        self.from_model += [from_model] * count
 
     def add_history(
         self, identity: Hashable, tokens: float, chunks: float, after: AuditEnvelope | None
@@ -110,52 +111,21 @@ class PromptPositions:
         reply = 0 if usage is None else (usage.output or 0) - (usage.reasoning or 0)
         if 0 < reply < tokens and chunks > 1:
             of_reply = chunks / 2 if calls else 1
-            kind = Kind.TOOL_CALL if calls else Kind.TEXT
-            self.add((identity, "reply"), reply, of_reply, kind=kind, from_model=True, history=True)
+            block = _TOOL_CALLS if calls else _REPLY
+            self.add((identity, "reply"), reply, of_reply, block, history=True)
             tokens, chunks = tokens - reply, chunks - of_reply
-        kind = Kind.TOOL_RESULT if calls else Kind.TEXT
-        self.add(identity, tokens, chunks, kind=kind, history=True)
-
-
-class AuditedPrompt(TokenRuns):
-    """A call's prompt: the first positions of its conversation."""
-
-    def __init__(self, positions: PromptPositions, leading: int, total: int) -> None:
-        """`leading` is the last position before the messages, `total` the billed input."""
-        self._count = 0  # for the base, which knows no shared positions
-        super().__init__(())
-        self._positions, self._count, self.leading = positions, len(positions), leading
-        self._unit = total / positions.length(self._count) if total else 0.0
-        self._scale = self._unit
-
-    def convert(self, ratio: float) -> None:
-        """Counts in tokens of which one billed token is so many."""
-        self._scale = self._unit * ratio
-
-    def __len__(self) -> int:
-        return self._count
-
-    def key(self, position: int) -> int:
-        return self._positions.keys[position]
-
-    def tokens(self, position: int) -> int:
-        return 0 if position < 0 else round(self._positions.tokens[position] * self._scale)
-
-    def kind(self, position: int) -> Kind:
-        return self._positions.kinds[position]
-
-    def section(self, position: int) -> Section:
-        return self._positions.sections[position]
-
-    def from_model(self, position: int) -> bool:
-        return self._positions.from_model[position]
+        self.add(identity, tokens, chunks, _TOOL_RESULTS if calls else _MESSAGE, history=True)
 
 
 class AuditedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A call of a log with its prompt."""
 
     row: AuditEnvelope
-    prompt: AuditedPrompt
+    prompt: TokenRuns
+    tokens: list[float]
+    """Up to the end of each position, and"""
+    billed: float
+    """how many were billed for one of them."""
     marks: tuple[Mark, ...]
     """As they were sent, but for those inside of what an earlier call sent without a marker."""
     shared: int | None
@@ -169,6 +139,14 @@ class AuditedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The same for calls that continue each other."""
     began_before: bool
     """It continues calls that are not among those that were read."""
+
+    def convert(self, ratio: float) -> None:
+        """Counts the prompt in tokens of which one billed token is so many."""
+        self.prompt.tokens_at = _scaled(self.tokens, self.billed * ratio)
+
+
+def _scaled(tokens: list[float], scale: float) -> Callable[[int], int]:
+    return lambda position: round(tokens[position] * scale)
 
 
 class _HistoryEnd(msgspec.Struct, frozen=True, eq=False):
@@ -227,12 +205,14 @@ class PromptReader:
         for block in row.blocks:
             if _is_lead(block):
                 identity = block.digest or (block.label, block.tokens)
-                positions.add(identity, block.tokens * unit, block.chunks, section=_section(block))
+                positions.add(
+                    identity, block.tokens * unit, block.chunks, _LEADING[_section(block)]
+                )
                 if block.marker:
                     marks.append(Mark(len(positions) - 1, block.ttl or "5m"))
         history = [block for block in row.blocks if not _is_lead(block) and block.label != _TAIL]
         shared = len(positions)
-        leading = sum(section != "messages" for section in positions.sections) - 1
+        leading = sum(block.section != "messages" for block in positions.played.blocks) - 1
         sent = _SentCall(
             row, history, unit, positions.key(shared), shared, positions.length(shared)
         )
@@ -252,9 +232,12 @@ class PromptReader:
             positions = positions.copy(last)
             for block in tail:
                 positions.add(block.digest, block.tokens * unit, block.chunks)
+        billed = row.usage.input / positions.length(len(positions)) if row.usage.input else 0.0
         return AuditedCall(
             row=row,
-            prompt=AuditedPrompt(positions, leading, row.usage.input),
+            prompt=TokenRuns(positions.played, _scaled(positions.tokens, billed), leading=leading),
+            tokens=positions.tokens,
+            billed=billed,
             marks=tuple(marks),
             shared=shared - 1 if shared else None,
             before=None if found is None else found.count - 1,

@@ -151,7 +151,7 @@ class ScenarioRun:
         if state is None:
             state = self._states[memory, call.conversation] = memory.start()
         at = row.at + row.queued
-        prompt.convert(ratio)
+        call.convert(ratio)
         prompt.markers, prompt.automatic = self._marks(call, memory, state, at)
         sent = prompt.markers == call.marks and prompt.automatic == row.automatic
         chances = memory.simulator.chances(prompt, at=at) if moved else ()

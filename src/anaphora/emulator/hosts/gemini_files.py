@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.canonical import dumps
 from anaphora.emulator.exchange import (
     EmulatorResponse,
@@ -52,7 +52,7 @@ class GeminiFiles:
         self._files: StoredObjects[StoredFile] = StoredObjects(
             "", lambda file: len(file.data), _MOST_FILES, _MOST_BYTES
         )
-        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._uploads = BoundedMap[str, Upload](_MOST_UPLOADS)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         match = _PATH.fullmatch(path)
@@ -103,8 +103,6 @@ class GeminiFiles:
         )
         id = self._ids.next("upload-")
         self._uploads[id] = upload
-        if len(self._uploads) > _MOST_UPLOADS:
-            self._uploads.popitem(last=False)
         url = f"http://{headers.get('host', '')}{request.path}"
         return json_response(
             b"",

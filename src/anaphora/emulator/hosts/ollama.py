@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Capability, Profile
@@ -151,7 +151,7 @@ class OllamaHost(Host):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._loaded: OrderedDict[str, float] = OrderedDict()
+        self._loaded = BoundedMap[str, float](_MAX_LOADED)
         """Until when each model stays loaded."""
 
     def handle(self, request: RoutedRequest) -> bytes:
@@ -200,9 +200,6 @@ class OllamaHost(Host):
 
     def _load(self, model: str, now: float) -> None:
         self._loaded[model] = now + _KEEP_SECONDS
-        self._loaded.move_to_end(model)
-        if len(self._loaded) > _MAX_LOADED:
-            self._loaded.popitem(last=False)
 
     def _list_loaded(self, request: RoutedRequest) -> bytes:
         models = []

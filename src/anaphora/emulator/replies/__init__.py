@@ -28,7 +28,7 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .schema_cost import UnsatisfiableSchema
+from .schema_parts import UnsatisfiableSchema
 from .schema_value import SchemaGenerator
 from .text import SeededRandom, join_seed, sentences
 

@@ -14,15 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from .schema_cost import (
-    TEXT,
-    UnsatisfiableSchema,
-    ValidationCost,
-    Work,
-    compile_units,
-    pattern_units,
-    resolve,
-)
+from .schema_parts import PartCount, Steps, UnsatisfiableSchema, resolve
 from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
@@ -37,7 +29,11 @@ _MOST_VALUES = 5_000
 _LONGEST_TEXT = 100_000
 #: Characters of a text before it repeats itself.
 _VARIED_TEXT = 400
-#: Units for trying the likely texts on a pattern.
+#: Characters of generated text, or of compared JSON, for one step.
+_TEXT = 16
+#: A validation takes a step for so many times that a part of the schema meets a part of the value.
+_MEETINGS = 64
+#: Steps for trying the likely texts on a pattern.
 _MATCHES = 2_000
 #: How much of a validator's error is shown.
 _SHOWN = 300
@@ -71,13 +67,18 @@ _LIKELY = (
 
 
 class _Generator:
-    def __init__(self, root: Any, random: SeededRandom, work: Work) -> None:
+    def __init__(self, root: Any, random: SeededRandom, work: Steps) -> None:
         self._root = root
         self._random = random
         self._work = work
         self._left = _MOST_VALUES
         self._by_length: dict[int, tuple[list[Any], list[Any]]] = {}
         self._texts: dict[tuple[str, int, int | None], str | None] = {}
+
+    @property
+    def count(self) -> int:
+        """How many values were generated."""
+        return _MOST_VALUES - self._left
 
     def value(self, schema: Any, depth: int = 0) -> Any:
         self._work.spend(1)
@@ -106,7 +107,7 @@ class _Generator:
 
     def _copied(self, value: Any) -> Any:
         """A value of the schema itself, which the reply repeats."""
-        self._work.spend(len(msgspec.json.encode(value)) // TEXT)
+        self._work.spend(len(msgspec.json.encode(value)) // _TEXT)
         return value
 
     def _any(self, rest: dict[str, Any], options: list[Any], depth: int) -> Any:
@@ -114,7 +115,7 @@ class _Generator:
             order = self._shortest_first(options)
         else:
             first = self._random.below(len(options))
-            self._work.spend(len(options) // TEXT)
+            self._work.spend(len(options) // _TEXT)
             order = [*options[first:], *options[:first]]
         for option in order:
             try:
@@ -128,7 +129,7 @@ class _Generator:
         known = self._by_length.get(id(options))
         if known is None:
             lengths = [len(msgspec.json.encode(option)) for option in options]
-            self._work.spend(len(options) + sum(lengths) // TEXT)
+            self._work.spend(len(options) + sum(lengths) // _TEXT)
             order = sorted(range(len(options)), key=lengths.__getitem__)
             known = self._by_length[id(options)] = options, [options[at] for at in order]
         return known[1]
@@ -162,7 +163,7 @@ class _Generator:
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         required = dict.fromkeys(schema.get("required") or ())
-        self._work.spend((len(properties) + len(required)) // TEXT)
+        self._work.spend((len(properties) + len(required)) // _TEXT)
         wanted = properties if depth < _DEEP else [name for name in properties if name in required]
         values = {}
         # In the schema's order, as providers do.
@@ -206,7 +207,7 @@ class _Generator:
             raise UnsatisfiableSchema(
                 f"it asks for a text of more than {_LONGEST_TEXT:,} characters"
             )
-        self._work.spend(int(min(least, _VARIED_TEXT) + least // TEXT))
+        self._work.spend(int(min(least, _VARIED_TEXT) + least // _TEXT))
         text = word(self._random) if depth else sentences(self._random)
         while len(text) < min(least, _VARIED_TEXT):
             text += " " + word(self._random)
@@ -217,7 +218,7 @@ class _Generator:
     def _matching(self, pattern: str, least: int, most: int | None) -> str:
         key = pattern, least, most
         if key not in self._texts:
-            self._work.spend(pattern_units(pattern) + _MATCHES)
+            self._work.spend(_MATCHES)
             self._texts[key] = self._likely(pattern, least, most)
         text = self._texts[key]
         if text is None:
@@ -262,7 +263,7 @@ class _Generator:
 
     def _target(self, schema: dict[str, Any]) -> Any:
         """The schema that another refers to, with the other keywords beside the reference."""
-        self._work.spend(1 + len(schema["$ref"]) // TEXT)
+        self._work.spend(1 + len(schema["$ref"]) // _TEXT)
         return self._merged([resolve(self._root, schema["$ref"]), _without(schema, "$ref")])
 
 
@@ -303,7 +304,7 @@ def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != keyword}
 
 
-def _merged(schemas: list[Any], work: Work) -> Any:
+def _merged(schemas: list[Any], work: Steps) -> Any:
     """One schema from several; of two values of a keyword the later is used."""
     if any(schema is False for schema in schemas):
         return False
@@ -311,7 +312,7 @@ def _merged(schemas: list[Any], work: Work) -> Any:
     for schema in schemas:
         for name, value in schema.items() if isinstance(schema, dict) else ():
             if name in merged and isinstance(value, dict | list):
-                work.spend((len(merged[name]) + len(value)) // TEXT)
+                work.spend((len(merged[name]) + len(value)) // _TEXT)
             if name == "properties" and name in merged:
                 merged[name] = {**merged[name], **value}
             elif name == "required" and name in merged:
@@ -326,18 +327,20 @@ def _merged(schemas: list[Any], work: Work) -> Any:
 class _CompiledSchema(msgspec.Struct, frozen=True):
     decoded: Any
     validator: Any
-    cost: ValidationCost
+    parts: int
 
 
-def _compile(schema: str, work: Work) -> _CompiledSchema:
+def _compile(schema: str) -> _CompiledSchema:
     try:
         decoded = msgspec.json.decode(schema)
-        work.spend(compile_units(schema, decoded))
+        parts = PartCount(decoded).of(decoded)
         steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
         validator = jsonschema_rs.validator_for(decoded, pattern_options=steps)
+    except RecursionError:
+        raise UnsatisfiableSchema("it is nested too deeply") from None
     except (msgspec.DecodeError, ValueError, jsonschema_rs.ReferencingError) as problem:
         raise UnsatisfiableSchema(f"not a schema: {str(problem)[:_SHOWN]}") from None
-    return _CompiledSchema(decoded, validator, ValidationCost(schema, decoded))
+    return _CompiledSchema(decoded, validator, parts)
 
 
 class SchemaGenerator:
@@ -345,19 +348,20 @@ class SchemaGenerator:
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[str, _CompiledSchema] = OrderedDict()
-        self._work = Work()
+        self._work = Steps()
 
     def begin_request(self) -> None:
         """Gives the values of the next request their work."""
-        self._work = Work()
+        self._work = Steps()
 
     def generate(self, schema: str, seed: bytes) -> str:
         """The JSON text of a valid value; raises `UnsatisfiableSchema` when none was found."""
         compiled = self._compile(schema)
         for attempt in range(_ATTEMPTS):
             random = SeededRandom(seed + join_seed(b"%d" % attempt))
-            value = _Generator(compiled.decoded, random, self._work).value(compiled.decoded)
-            compiled.cost.spend(self._work, value)
+            generator = _Generator(compiled.decoded, random, self._work)
+            value = generator.value(compiled.decoded)
+            self._work.spend(generator.count * compiled.parts // _MEETINGS)
             if compiled.validator.is_valid(value):
                 return msgspec.json.encode(value).decode()
         raise UnsatisfiableSchema("no generated value is valid")
@@ -365,7 +369,7 @@ class SchemaGenerator:
     def _compile(self, schema: str) -> _CompiledSchema:
         compiled = self._compiled.get(schema)
         if compiled is None:
-            compiled = self._compiled[schema] = _compile(schema, self._work)
+            compiled = self._compiled[schema] = _compile(schema)
             if len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(schema)

@@ -13,8 +13,9 @@ from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 from anaphora.wire.error_details import shown_fields
-from anaphora.wire.errors import error_class, overflow_class, read_response, seconds_until
+from anaphora.wire.errors import error_class, overflow_class, read_response
 from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.response_headers import seconds_until
 
 #: By the reason in the details, then by the canonical status.
 _BY_CODE: dict[str, type[Upstream]] = {

@@ -16,10 +16,10 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.line_order import LineOrder
 from anaphora.analysis.trace.log_lines import (
     BranchBudget,
     FoundTrace,
+    LineOrder,
     Problem,
     TraceEntry,
     count,

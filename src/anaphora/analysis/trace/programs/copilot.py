@@ -16,8 +16,14 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.line_order import LineOrder
-from anaphora.analysis.trace.log_lines import Problem, TraceEntry, count, reported_count, seconds
+from anaphora.analysis.trace.log_lines import (
+    LineOrder,
+    Problem,
+    TraceEntry,
+    count,
+    reported_count,
+    seconds,
+)
 from anaphora.wording import counted
 
 from .recorded import RecordedSession, served_by, usage_of

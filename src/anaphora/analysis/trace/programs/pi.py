@@ -15,9 +15,9 @@ import msgspec
 
 from anaphora.analysis.trace.answers import answer_of
 from anaphora.analysis.trace.format import TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.line_order import LineOrder
 from anaphora.analysis.trace.log_lines import (
     BranchBudget,
+    LineOrder,
     Problem,
     TraceEntry,
     count,

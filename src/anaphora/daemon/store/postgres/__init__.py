@@ -6,7 +6,7 @@ under that epoch any more. It comes back under a new one, and its late settlemen
 entries at the bound.
 """
 
-from .clock import MOST_SKEW
+from .epoch import MOST_SKEW
 from .store import PostgresStore
 
 __all__ = ["MOST_SKEW", "PostgresStore"]

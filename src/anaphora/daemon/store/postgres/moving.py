@@ -20,8 +20,8 @@ import msgspec
 
 from anaphora.audit.chain import ChainChecker, ChainHead
 from anaphora.audit.chains import copy_log
-from anaphora.audit.log_file import segments_of
-from anaphora.audit.log_sqlite import is_sqlite, transaction
+from anaphora.audit.log_file import check_name, segments_of
+from anaphora.audit.log_sqlite import transaction
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
@@ -110,7 +110,9 @@ async def move(
     problems = check(source).problems
     if problems:
         raise Io(f"{source}: is not sound: {problems[0]}; see: anaphora store check")
-    has_log = audit is not None and (is_sqlite(audit) or bool(segments_of(audit)))
+    if audit is not None:
+        check_name(audit)
+    has_log = audit is not None and bool(segments_of(audit))
     moved: MovedStore | None = None
     with closing(connect_to_read(source)) as database, transaction(database, "BEGIN"):
         async with connected(address) as connection:

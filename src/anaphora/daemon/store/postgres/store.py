@@ -24,10 +24,9 @@ from anaphora.daemon.store import (
     UnauditedEntry,
     all_sent,
 )
-from anaphora.daemon.store.batch import Change, HoldRequest
+from anaphora.daemon.store.batch import HoldRequest, TableChange
 from anaphora.daemon.store.corrections import Correction
-from anaphora.daemon.store.days import day_of, month_of
-from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields
+from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields, day_of, month_of
 from anaphora.daemon.store.tables import SmallTables
 from anaphora.errors import InvalidRequest, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
@@ -35,11 +34,18 @@ from anaphora.postgres.connection import UNREACHABLE, connect
 from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
 
-from .clock import PUBLIC, ClockCheck
-from .corrections import book, entry_rows
-from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept
+from .epoch import (
+    BEAT_SECONDS,
+    PUBLIC,
+    SILENT_SECONDS,
+    ClockCheck,
+    Epoch,
+    Keeper,
+    OnFenced,
+    OnSwept,
+)
 from .journal import SettlementJournal
-from .statements import AUDITED, take_unaudited
+from .statements import AUDITED, book, entry_rows, take_unaudited
 from .writer import STATEMENT_SECONDS, BatchWriter
 
 if TYPE_CHECKING:
@@ -215,7 +221,7 @@ class PostgresStore(SmallTables):
         await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        self._writer.put_quietly(Change(AUDITED, (list(request_ids),)))
+        self._writer.put_quietly(TableChange(AUDITED, (list(request_ids),)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         async with self._reports.connection() as connection:
@@ -306,10 +312,10 @@ class PostgresStore(SmallTables):
         return await super()._handles(condition, *values)
 
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
-        await self._writer.commit(Change(sql, values), kept=kept)
+        await self._writer.commit(TableChange(sql, values), kept=kept)
 
     def _change_later(self, sql: str, *values: Any) -> None:
-        self._writer.put(Change(sql, values))
+        self._writer.put(TableChange(sql, values))
 
     async def close(self) -> None:
         await self._writer.close()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.store.days import day_of, month_after, pruning_day
+from anaphora.daemon.store.reading import day_of, month_after, pruning_day
 from anaphora.daemon.store.upkeep import (
     BOTH,
     MARK_PRUNED,

@@ -12,11 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from anaphora.audit.group_commit import MOST_ITEMS
 from anaphora.daemon.store import Settlement
-from anaphora.daemon.store.batch import Change, HoldRequest, Operation, Outcome, corrects
-from anaphora.daemon.store.batch_queue import BatchQueue, Pending, Signal
+from anaphora.daemon.store.batch import HoldRequest, Operation, Outcome, TableChange, corrects
+from anaphora.daemon.store.batch_queue import BatchQueue, PendingOperation
 from anaphora.daemon.store.tables import ADD_HANDLE
 from anaphora.errors import GrantExceeded, StoreUnavailable
 from anaphora.postgres.connection import UNREACHABLE, described, is_data_error
@@ -41,7 +43,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 _ATTEMPTS = 4
 _TRY_AGAIN = (FENCED, "40P01", "40001")
 
-_PROBE = Change("SELECT 1", ())
+_PROBE = TableChange("SELECT 1", ())
 
 
 class BatchWriter(BatchQueue):
@@ -63,8 +65,9 @@ class BatchWriter(BatchQueue):
         self._epoch = epoch
         self._journal = journal
         self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[PendingOperation] = SimpleQueue()
         self._event = asyncio.Event()
-        self._kept: list[Pending] = []
+        self._kept: list[PendingOperation] = []
         self._journalled: set[tuple[str, str]] = set()
         """Holds and kinds of the settlements in the journal."""
         self._wait = _FIRST_WAIT
@@ -75,7 +78,7 @@ class BatchWriter(BatchQueue):
     def replay(self) -> int:
         """Takes what an earlier process left in the journal; written with the next batch."""
         found = self._journal.read() if self._journal is not None else []
-        self._kept += [Pending(one, None, kept=True) for one in found]
+        self._kept += [PendingOperation(one, None, kept=True) for one in found]
         self._journalled.update((one.hold, one.kind) for one in found)
         self.waiting = len(self._kept)
         return len(found)
@@ -90,16 +93,16 @@ class BatchWriter(BatchQueue):
 
     async def close(self) -> None:
         """Writes what waits, once more."""
-        if not self._closed:
-            self._closed = True
-            self._send("stop")
+        self._closed = True
+        self._event.set()
         await asyncio.wait({self._task})
         await self._lane.close()
         if self._journal is not None:
             self._journal.close()
 
-    def _send(self, item: Pending | Signal) -> None:
-        self._queue.put(item)
+    def _send(self, item: PendingOperation | None) -> None:
+        if item is not None:
+            self._queue.put(item)
         try:
             mine = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -123,7 +126,7 @@ class BatchWriter(BatchQueue):
                     kept, self._kept = self._kept, []
                     batch = [*kept, *batch]
                     if self.problem is not None:
-                        batch.append(Pending(_PROBE, None))
+                        batch.append(PendingOperation(_PROBE, None))
                     await self._write(batch)
             except Exception as problem:  # never ends the task: callers wait for it
                 _log.exception("the store failed")
@@ -140,7 +143,7 @@ class BatchWriter(BatchQueue):
     def _is_due(self) -> bool:
         return time.monotonic() >= self._next_attempt
 
-    async def _next(self) -> tuple[list[Pending], bool]:
+    async def _next(self) -> tuple[list[PendingOperation], bool]:
         if self.problem is not None or self._kept:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(self._next_attempt - time.monotonic(), 0.0)):
@@ -149,15 +152,16 @@ class BatchWriter(BatchQueue):
             await self._event.wait()
         return self._take_all()
 
-    def _take_all(self) -> tuple[list[Pending], bool]:
-        """All that waits. What is left of a very long queue wakes the task again."""
+    def _take_all(self) -> tuple[list[PendingOperation], bool]:
+        """All that waits, and whether more may come. What is left of a very long queue wakes the
+        task again."""
         self._event.clear()
-        taken = self._take(None)
+        batch = [self._queue.get_nowait() for _ in range(min(self._queue.qsize(), MOST_ITEMS))]
         if not self._queue.empty():
             self._event.set()
-        return taken
+        return self._gathered_with(batch), not (self._closed and self._queue.empty())
 
-    async def _write(self, batch: Sequence[Pending], *, is_last: bool = True) -> None:
+    async def _write(self, batch: Sequence[PendingOperation], *, is_last: bool = True) -> None:
         """`is_last`: nothing of what was taken from `_kept` is still to be written."""
         if not batch:
             return
@@ -184,28 +188,25 @@ class BatchWriter(BatchQueue):
             self._refused(batch[0], problem)
 
     async def _stalled(
-        self, statement: asyncio.Task[list[Outcome]], batch: Sequence[Pending]
+        self, statement: asyncio.Task[list[Outcome]], batch: Sequence[PendingOperation]
     ) -> None:
         """Tells the callers while the statement is under way, also those that come meanwhile."""
         problem = f"{self._lane.address}: no answer for {PATIENCE:g} s"
         await self._fail(batch, problem, keep=False)
-        stopped = False
         while not statement.done():
             woken = self._loop.create_task(self._event.wait())
             await asyncio.wait({statement, woken}, return_when=asyncio.FIRST_COMPLETED)
             woken.cancel()
-            more, running = self._take_all()
-            stopped = stopped or not running
-            await self._fail(more, problem)
-        if stopped:
-            self._send("stop")
+            await self._fail(self._take_all()[0], problem)
+        if self._closed:
+            self._event.set()
 
     async def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Where it raises `StoreUnavailable`, any part may be applied; where it raises another
         error, nothing is."""
         settlements = _settlements(operations)
         requests = [one for one in operations if isinstance(one, HoldRequest)]
-        changes = [one for one in operations if isinstance(one, Change) and one is not _PROBE]
+        changes = [one for one in operations if isinstance(one, TableChange) and one is not _PROBE]
         failed: dict[int, Outcome] = {}
         async with self._lane.connection() as connection:
             self._sent = bool(requests)
@@ -241,7 +242,7 @@ class BatchWriter(BatchQueue):
         raise AssertionError
 
     async def _change(
-        self, connection: Connection, sql: str, changes: Sequence[Change]
+        self, connection: Connection, sql: str, changes: Sequence[TableChange]
     ) -> dict[int, Outcome]:
         """Why changes were refused, by their identity."""
         try:
@@ -261,7 +262,7 @@ class BatchWriter(BatchQueue):
     # ── Outcomes ─────────────────────────────────────────────────────────────────────────────────
 
     async def _written(
-        self, batch: Sequence[Pending], outcomes: Sequence[Outcome], *, is_last: bool
+        self, batch: Sequence[PendingOperation], outcomes: Sequence[Outcome], *, is_last: bool
     ) -> None:
         self._log_success(batch)
         self.problem, self._wait, self._next_attempt = None, _FIRST_WAIT, 0.0
@@ -274,7 +275,9 @@ class BatchWriter(BatchQueue):
         self._end_holds(zip(batch, outcomes, strict=True))
         self._deliver(zip(batch, outcomes, strict=True))
 
-    async def _fail(self, batch: Sequence[Pending], reason: str, *, keep: bool = True) -> None:
+    async def _fail(
+        self, batch: Sequence[PendingOperation], reason: str, *, keep: bool = True
+    ) -> None:
         """`keep`: for the next attempt; not where a statement that writes it is under way."""
         self._log_failure(reason)
         self.problem = reason
@@ -310,12 +313,12 @@ class BatchWriter(BatchQueue):
         else:
             self._journalled.update((one.hold, one.kind) for one in new)
 
-    def _release(self, batch: Sequence[Pending]) -> None:
+    def _release(self, batch: Sequence[PendingOperation]) -> None:
         """It is not known whether these holds were taken."""
         for one in batch:
             self._abandoned(one.operation)
 
-    def _refused(self, one: Pending, problem: BaseException) -> None:
+    def _refused(self, one: PendingOperation, problem: BaseException) -> None:
         outcome = _refusal(one.operation, problem)
         self._end_holds([(one, outcome)])
         self._deliver([(one, None if one.kept else outcome)])

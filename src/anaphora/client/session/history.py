@@ -1,0 +1,202 @@
+"""The history of a session: its messages, what was answered and saved of them, and what was dropped
+by a compaction. A prompt that the app gives may bring messages of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import msgspec
+
+from anaphora.client.arguments import missing_result
+from anaphora.client.failures import reported
+from anaphora.client.options import Prompt
+from anaphora.client.turn import TurnRequest
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import PromptIR, RenderedContext
+from anaphora.values import Conversation, Message, Notice, Opaque, SegmentRole, ToolResult
+from anaphora.values.conversation import unanswered
+
+from .call_builder import PromptSource, is_plain
+from .saved import SavedCompaction, SavedConversation
+from .turn_prompt import CompactedHistory, PromptMemory, TurnPrompt, turn_prompt
+
+# Bound once: looking up an enum member is slow, and every turn needs it.
+_HISTORY = SegmentRole.CONVERSATION
+
+
+class SessionHistory:
+    """The messages of a conversation, and where its prompts come from."""
+
+    def __init__(
+        self,
+        source: PromptSource,
+        messages: Conversation,
+        save: Callable[[Message], None] | None,
+    ) -> None:
+        self.source = source
+        self.messages = self.answered = self.sent_from = messages
+        """Now, after the last turn, and at the start of the turn in flight."""
+        self.memory = PromptMemory()
+        self._save = save
+        self._unsaved: tuple[Message, ...] = ()
+        """Messages that `save` has not taken yet; they come before newer ones."""
+        self.compaction: SavedCompaction | None = None
+        """What was dropped of the history that the app gave, where it is stored."""
+        if not callable(source.prompt) and not source.from_keywords:
+            self.take(self.next_prompt())  # its conversation is the initial history
+
+    def fork(self, *, stored: bool) -> SessionHistory:
+        """The same messages; those that follow are separate, and are not saved."""
+        other = copy.copy(self)
+        other._save, other._unsaved = None, ()
+        if not stored:
+            other.compaction = None
+        return other
+
+    def next_prompt(self) -> TurnPrompt:
+        """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
+        prompt, memory = self.source.current(), self.memory
+        if self.compaction is not None:
+            memory = self._with_compaction(self.compaction, prompt)
+        if memory.boundary is None and isinstance(prompt, PromptIR) and is_plain(prompt):
+            return TurnPrompt(ir=prompt, history=self.messages, memory=memory)
+        return turn_prompt(prompt, self.messages, self.answered, memory)
+
+    def take(self, turn: TurnPrompt) -> None:
+        """Continues from a turn's history without a call. What was appended since the last reply
+        stays unanswered."""
+        before, answered = self.messages, self.answered
+        pending = len(before) - len(answered) if before.extends(answered) else 0
+        self.messages = turn.history
+        self.answered = turn.history.prefix(len(turn.history) - pending)
+        used = self.memory.continuation
+        self.memory = turn.memory
+        if turn.ir.continuation is not None:  # not used yet
+            self.memory = msgspec.structs.replace(turn.memory, continuation=used)
+
+    # ── Checks ───────────────────────────────────────────────────────────────────────────────────
+
+    def check_turn(self, request: TurnRequest) -> None:
+        """Raises where every provider would refuse the messages. A prompt from the app may bring
+        what the history lacks."""
+        if request.prewarm or not self.source.from_keywords:
+            return
+        history, added = self.messages, request.messages
+        if not added and not history and not self.source.state:
+            raise InvalidRequest("there is nothing to send yet; give a text", path="content")
+        if not (calls := unanswered(history)):
+            return
+        parts = (part for message in added for part in message.parts)
+        results = {part.call_id for part in parts if isinstance(part, ToolResult)}
+        missing = [call for call in calls if call.id not in results]
+        if missing:
+            raise missing_result(missing[0])
+
+    def check_unfinished(self, *, paused: bool) -> None:
+        """Raises where the model has answered, so that a run without content has nothing to
+        continue. A reply that the provider `paused` ends with what it is to go on with."""
+        history = self.messages
+        if not self.source.from_keywords or self.source.state or not history:
+            return
+        last = history[-1]
+        if last.role != "assistant" or unanswered(history):
+            return
+        if not paused and not (last.parts and isinstance(last.parts[-1], Opaque)):
+            reason = "the conversation ends with the model's answer: there is nothing to continue"
+            raise InvalidRequest(f"{reason}; give a text", path="content")
+
+    # ── New messages ─────────────────────────────────────────────────────────────────────────────
+
+    def replace(self, messages: Conversation) -> None:
+        if not messages.extends(self.messages):
+            self.memory = self.memory.without_history()
+        self.messages = messages
+
+    def append(self, *messages: Message) -> None:
+        """Adds messages without a call. Where `save` fails, nothing is added."""
+        before = self.messages
+        grown = self.messages = before.append(*messages)
+        added = grown[len(before) :]
+        self._unsaved += added
+        try:
+            self.save_pending()
+        except BaseException:
+            self._unsaved = tuple(one for one in self._unsaved if one not in added)
+            if self.messages is grown:
+                self.messages = before
+            raise
+
+    def keep(self, message: Message) -> tuple[Notice, ...]:
+        """Adds a message that must not be lost. Where `save` fails, returns a notice."""
+        self.messages = self.messages.append(message)
+        self._unsaved += self.messages[-1:]
+        try:
+            self.save_pending()
+        except Exception as problem:
+            return (reported("save_failed", problem),)
+        return ()
+
+    def answer(self, messages: Conversation, added: int) -> bool:
+        """A turn was answered: the last messages are new. Whether `save` is to get them."""
+        self.messages = self.answered = messages
+        if self._save is None:
+            return False
+        self._unsaved += messages[-added:]
+        return True
+
+    def save_pending(self) -> None:
+        """Passes messages to `save`, in order and without a gap: those that failed come first."""
+        if self._save is None:
+            self._unsaved = ()
+        while self._unsaved and self._save is not None:
+            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
+            try:
+                self._save(message)
+            except BaseException:
+                self._unsaved = (message, *self._unsaved)
+                raise
+
+    # ── Compactions of an earlier session ────────────────────────────────────────────────────────
+
+    def note_compaction(self, before: Conversation, after: Conversation) -> None:
+        """The history of a stored conversation was shortened."""
+        self.compaction = SavedCompaction.of(self.compaction, before, after)
+
+    def restore(self, saved: SavedConversation) -> None:
+        """Continues as an earlier session ended."""
+        self.memory = msgspec.structs.replace(
+            self.memory, boundary=saved.boundary, continuation=saved.continuation
+        )
+        if saved.compaction is not None:
+            self._compact_again(saved.compaction)
+
+    def _compact_again(self, compaction: SavedCompaction) -> None:
+        """Drops what an earlier session dropped of the history that the app has loaded."""
+        answered = self.answered
+        appended = self.messages[len(answered) :]
+        if not self.source.from_keywords:
+            # The prompt's conversation is taken again, and compared with what was dropped.
+            self.compaction = compaction
+            self.memory = msgspec.structs.replace(self.memory, sources=())
+            self.messages = self.answered = Conversation()
+            if not callable(self.source.prompt):
+                self.take(self.next_prompt())
+            self.messages = self.answered.append(*appended)
+        elif dropped := compaction.dropped(answered):
+            self.compaction = compaction
+            self.answered = Conversation((*compaction.summary, *answered[dropped:]))
+            self.messages = self.answered.append(*appended)
+
+    def _with_compaction(self, compaction: SavedCompaction, prompt: Prompt) -> PromptMemory:
+        """With what an earlier session dropped of the prompt's conversation."""
+        memory = self.memory
+        if memory.compactions or self.source.from_keywords:
+            return memory
+        turns = prompt.turns if isinstance(prompt, RenderedContext) else prompt.run(_HISTORY)
+        dropped = compaction.dropped(turns)
+        if not dropped:
+            return memory
+        after = Conversation(compaction.summary)
+        compacted = CompactedHistory(turns.prefix(dropped), after, dropped)
+        return msgspec.structs.replace(memory, compactions=(compacted,))

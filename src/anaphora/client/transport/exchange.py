@@ -1,0 +1,261 @@
+"""One request and its response on one connection: for the client and the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import RawResponseMessage
+from yarl import URL
+
+from anaphora.client.config import Timeouts
+from anaphora.errors import Transport
+
+from . import errors
+from .timer import SharedTimer
+
+#: Bodies up to this size are written together with the head, longer ones in pieces of this size.
+PIECE = 128 * 1024
+_SWITCHING = 101
+
+
+class RequestHead:
+    """Request line and headers. No frame but its own holds them: the local variables of others are
+    shown where an exception passes through, asyncio's included."""
+
+    __slots__ = ("_length", "_lines")
+
+    def __init__(self, lines: bytes, length: bytes) -> None:
+        self._lines = lines
+        self._length = length
+
+    def with_length(self, size: int) -> RequestHead:
+        """The same for a body of another size."""
+        return RequestHead(self._lines, b"Content-Length: %d\r\n\r\n" % size)
+
+    def with_body(self, body: bytes = b"") -> memoryview:
+        """All bytes; a memoryview has no repr of them."""
+        return memoryview(b"".join((self._lines, self._length, body)))
+
+
+class OutgoingRequest:
+    """What is written to a connection, and the time limits."""
+
+    __slots__ = ("body", "chunked", "head", "method", "on_write", "repeatable", "timeouts")
+
+    def __init__(
+        self,
+        method: str,
+        head: RequestHead,
+        body: bytes | AsyncIterator[bytes],
+        timeouts: Timeouts,
+        *,
+        repeatable: bool,
+        on_write: Callable[[], None] | None = None,
+        chunked: bool = False,
+    ) -> None:
+        """`repeatable`: safe to send again when a kept-alive connection was closed. `chunked`: the
+        head does not say how long the body is."""
+        self.method = method
+        self.head = head
+        self.body = body
+        self.timeouts = timeouts
+        self.repeatable = repeatable
+        self.on_write = on_write
+        self.chunked = chunked
+
+
+class NetworkExchange:
+    """One request and its response on one connection. Ends with `release` or `abort`; both may be
+    called more than once."""
+
+    message: RawResponseMessage
+    content: aiohttp.StreamReader
+
+    def __init__(
+        self,
+        connection: Connection,
+        active: dict[ResponseHandler, NetworkExchange | None],
+        request: OutgoingRequest,
+        url: URL,
+        timer: SharedTimer | None,
+    ) -> None:
+        assert connection.protocol is not None
+        self.written = False
+        self.connection: Connection | None = connection
+        """None once it is over."""
+        self._protocol = connection.protocol
+        self._active = active
+        self._request = request
+        self._url = url
+        self._timer = timer
+        self._answered = False
+        self._writing: asyncio.Task[None] | None = None
+        self._set_active(self)
+
+    async def send(self, head_limits: Mapping[str, Any]) -> None:
+        """Send the request; return when the head of the response has arrived."""
+        protocol = self._protocol
+        protocol.set_response_params(
+            skip_payload=self._request.method == "HEAD",
+            read_until_eof=True,
+            auto_decompress=False,
+            **head_limits,
+        )
+        self._write()
+        try:
+            while True:
+                self.message, self.content = await protocol.read()
+                if not 100 <= self.message.code < 200 or self.message.code == _SWITCHING:
+                    break
+        finally:
+            if self._timer is not None:
+                self._timer.end(self)
+        self._answered = True
+
+    async def receive(self) -> bytes:
+        """More of the body as it arrives; empty at its end."""
+        content, timer = self.content, self._timer
+        try:
+            if content.is_eof():
+                return content.read_nowait()
+            if timer is None:
+                return await content.readany()
+            # The limit is for the server: time between two reads does not count.
+            timer.begin(self, self._request.timeouts.idle)
+            try:
+                return await content.readany()
+            finally:
+                timer.end(self)
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            self.abort()
+            failure = self.body_error(error)
+        except BaseException as error:
+            self.abort()
+            error.__traceback__ = None
+            raise
+        try:
+            raise failure
+        finally:
+            del failure
+
+    def body_error(self, error: Exception) -> Transport:
+        return errors.body_error(error, self._request.timeouts, self._url)
+
+    def too_long(self, most: int) -> Transport:
+        return errors.too_long(most, self._url)
+
+    def end(self) -> None:
+        """Releases the connection where the body arrived to its end, else closes it."""
+        if self.content.is_eof() and self.content.exception() is None:
+            self.release()
+        else:
+            self.abort()
+
+    def release(self) -> None:
+        """Return the connection to the pool after the response was received to its end. Closes it
+        if the response came before the request was written: the rest is not sent."""
+        connection = self.connection
+        if connection is not None and self.written:
+            self.connection = None
+            self._set_active(None)
+            connection.release()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once; its own `close` would wait for the peer to read what is
+        still to be written."""
+        connection = self.connection
+        if connection is None:
+            return
+        self.connection = None
+        self._set_active(None)
+        if self._writing is not None:
+            self._writing.cancel()
+        if connection.transport is not None:
+            connection.transport.abort()
+        connection.close()
+        self.fail(EOFError())
+
+    def fail(self, cause: BaseException) -> None:
+        """Tell the reader of the body that no more of it will come."""
+        if self._answered and not self.content.is_eof() and self.content.exception() is None:
+            self.content.set_exception(aiohttp.ClientPayloadError(), cause)
+
+    def expire(self) -> None:
+        if self._answered:
+            self.content.set_exception(TimeoutError())
+        else:
+            self._protocol.set_exception(aiohttp.SocketTimeoutError())
+
+    def _set_active(self, exchange: NetworkExchange | None) -> None:
+        if self._protocol in self._active:
+            self._active[self._protocol] = exchange
+
+    def _write(self) -> None:
+        protocol, request, body = self._protocol, self._request, self._request.body
+        if protocol.transport is None:
+            return  # closed already; reading raises
+        if request.on_write is not None:
+            request.on_write()
+        if not isinstance(body, bytes):
+            protocol.transport.write(request.head.with_body())
+            pieces: AsyncIterator[Any] = body
+        elif len(body) <= PIECE:
+            protocol.transport.write(request.head.with_body(body))
+            if not protocol.writing_paused:
+                self._finish_writing()
+                return
+            pieces = _cut(b"")
+        else:
+            protocol.transport.write(request.head.with_body())
+            pieces = _cut(body)
+        self._writing = asyncio.create_task(self._write_rest(pieces, request.chunked))
+
+    async def _write_rest(self, pieces: AsyncIterator[Any], chunked: bool) -> None:
+        """Write as the body arrives and the peer reads. The response is awaited meanwhile: a
+        server may refuse a long request before it has read all of it."""
+        protocol = self._protocol
+        try:
+            await self._drain()
+            async for data in pieces:
+                if not data:
+                    continue
+                if protocol.transport is None:
+                    return
+                protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+                await self._drain()
+            if chunked and protocol.transport is not None:
+                protocol.transport.write(b"0\r\n\r\n")
+        except TimeoutError as error:
+            protocol.set_exception(error)
+        except OSError:
+            pass  # the connection is closed; reading raises
+        except Exception:
+            # The body could not be read to its end: the server must not take it for complete.
+            self.abort()
+        else:
+            if protocol.transport is not None:
+                self._finish_writing()
+
+    async def _drain(self) -> None:
+        if self._protocol.writing_paused:
+            idle = None if self._timer is None else self._request.timeouts.idle
+            async with asyncio.timeout(idle):
+                await self._protocol._drain_helper()
+
+    def _finish_writing(self) -> None:
+        self.written = True
+        if self._timer is not None and not self._answered:
+            self._timer.begin(self, self._request.timeouts.first_byte)
+
+
+async def _cut(body: bytes) -> AsyncIterator[memoryview]:
+    view = memoryview(body)
+    for start in range(0, len(body), PIECE):
+        yield view[start : start + PIECE]

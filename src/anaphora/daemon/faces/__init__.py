@@ -1,0 +1,141 @@
+"""The faces of all wires, and which of them answers at a path.
+
+    face_of("anthropic").request_id_header                "request-id"
+
+    route = find_route("POST", "/v1/messages", headers)
+    route.wire, route.operation                           "anthropic", "generate"
+
+A face has paths, headers, the forms of errors, replies, lists and counts, and what requests to its
+providers need. Every path is matched as a whole. `/v1` may be left out or written twice, since base
+URLs of SDKs have it or not; Gemini's paths begin with `/v1beta`, Ollama's with `/api`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from anaphora.errors import RequestRejected
+
+from .anthropic import AnthropicFace
+from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
+from .gemini import GeminiFace
+from .ollama import OllamaFace
+from .openai import OpenAIChatFace, OpenAIResponsesFace
+
+#: The face whose errors are written at paths that belong to none.
+_DEFAULT = OpenAIChatFace()
+#: Their order decides at paths and headers that could be those of several.
+FACES: dict[str, Face] = {
+    face.wire: face
+    for face in (AnthropicFace(), _DEFAULT, OpenAIResponsesFace(), GeminiFace(), OllamaFace())
+}
+_VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
+#: An id in a path: no step up, no separator.
+_ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
+_PLAIN_ROUTES = {
+    (method, path): Route(wire=face.wire, operation=operation, path=path)
+    for face in FACES.values()
+    for (method, path), operation in face.operations.items()
+}
+_PATHS = frozenset(path for _, path in _PLAIN_ROUTES)
+_STARTS = tuple(
+    f"/{name}"
+    for name in (
+        "v1/ v1beta/ v1alpha/ api/ messages chat/completions responses models files batches"
+        " conversations containers upload/"
+    ).split()
+)
+
+
+def face_of(wire: str) -> Face:
+    """The face of a wire, a name of `wire.WIRES`."""
+    return FACES[wire]
+
+
+def serves(path: str) -> bool:
+    """Whether a path is an endpoint's, so that its errors are in the format of a wire."""
+    return path.startswith(_STARTS)
+
+
+def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
+    """The operation at a path that has no percent-encoding. Raises `NotFound`, and
+    `RequestRejected` for a method that a path does not have."""
+    plain = _PLAIN_ROUTES.get((method, path))
+    if plain is not None:
+        return plain
+    path = _full_path(path)
+    plain = _PLAIN_ROUTES.get((method, path))
+    if plain is not None:
+        return plain
+    for face in FACES.values():
+        if (named := face.named_route(method, path)) is not None:
+            return named
+    if path in _PATHS and headers.get("upgrade", "").lower() == "websocket":
+        # Clients that try a WebSocket first use HTTP after a 426, and try again after others.
+        reason = "WebSocket is not supported here: POST the request to this path"
+        raise RequestRejected(reason, status=426)
+    face = _face_at(path, headers)
+    if path.startswith("/v1/"):
+        path = face.root + path[len("/v1") :]
+    models = face.root + "/models"
+    if path == models or path.startswith(models + "/"):
+        if method != "GET":
+            raise wrong_method(method, path)
+        name = path[len(models) + 1 :]
+        operation: Operation = "model" if name else "models"
+        name = name and checked_model(name)
+        return Route(wire=face.wire, operation=operation, path=path, name=name)
+    if (route := _stored_route(method, path, face)) is not None:
+        return route
+    raise wrong_method(method, path) if path in _PATHS else path_not_found(path)
+
+
+def wire_of(path: str, headers: Mapping[str, str]) -> str:
+    """The wire whose format the caller of a path expects."""
+    return _face_at(path, headers).wire
+
+
+def _face_at(path: str, headers: Mapping[str, str]) -> Face:
+    path = _full_path(path)
+    for face in FACES.values():
+        if face.own_paths.match(path):
+            return face
+    for face in FACES.values():
+        if not face.own_headers.isdisjoint(headers):
+            return face
+    return next((face for face in FACES.values() if path.startswith(face.starts)), _DEFAULT)
+
+
+def _full_path(path: str) -> str:
+    """The path with its version, once."""
+    for face in FACES.values():
+        if (full := face.full_path(path)) is not None:
+            return full
+    match = _VERSION.match(path)
+    return "/v1" + (path if match is None else path[match.end() :])
+
+
+def _stored_route(method: str, path: str, face: Face) -> Route | None:
+    wire = face.wire
+    for one in face.stored:
+        if path == one.path:
+            if method not in one.methods:
+                raise wrong_method(method, path)
+            operation: Operation = "create" if method == "POST" else "list"
+            return Route(wire=wire, operation=operation, path=path, kind=one.kind)
+        if not path.startswith(one.path + "/"):
+            continue
+        name, slash, rest = path[len(one.path) + 1 :].partition("/")
+        if _ID.fullmatch(name) is None:
+            raise path_not_found(path)
+        if slash:
+            if one.actions.fullmatch(f"{method} {rest}") is None:
+                raise path_not_found(path)
+            operation = "action"
+        else:
+            if method not in one.own:
+                raise wrong_method(method, path)
+            operation = {"GET": "get", "DELETE": "delete"}.get(method, "update")  # type: ignore[assignment]
+        return Route(wire=wire, operation=operation, path=path, kind=one.kind, name=name, rest=rest)
+    return None

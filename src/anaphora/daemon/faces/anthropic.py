@@ -1,0 +1,176 @@
+"""Anthropic Messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import wire
+from anaphora.canonical import dumps
+from anaphora.client.target import Target
+from anaphora.daemon.store import HandleKind
+from anaphora.daemon.values import GrantedModel
+from anaphora.errors import ContextOverflow, Upstream
+from anaphora.values import Event, PartDelta, PartEnd, PartStart, Reply, Thinking, Usage
+from anaphora.wire.reading import Members
+
+from .face import (
+    MODELS_CREATED,
+    SAMPLING,
+    Face,
+    Kept,
+    Operations,
+    json_of,
+    model_limits,
+    prewarm,
+    shortest,
+    stored_kind,
+    value_of,
+    without,
+)
+
+_TOO_LONG = "prompt is too long"
+_BLOCK_BEGINS = b'"type":"content_block_start"'
+
+
+class _Container(msgspec.Struct):
+    id: str = ""
+
+
+class _Extras(msgspec.Struct):
+    container: _Container | None = None
+
+
+_decode_extras = msgspec.json.Decoder(_Extras).decode
+
+
+class AnthropicFace(Face):
+    wire = "anthropic"
+    operations: ClassVar[Operations] = {
+        ("POST", "/v1/messages"): "generate",
+        ("POST", "/v1/messages/count_tokens"): "count",
+    }
+    stored = (
+        stored_kind(
+            "batch", "/v1/messages/batches", "GET POST", "GET DELETE", "POST cancel|GET results"
+        ),
+        stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
+    )
+    own_paths = re.compile("/v1/messages")
+    own_headers = frozenset({"anthropic-version"})
+    request_id_header = "request-id"
+    version_header = "anthropic-version"
+    default_version = "2023-06-01"
+    beta_header = "anthropic-beta"
+    comparison = ("diagnostics", "previous_message_id")
+    reply_id_prefix = "msg_"
+    # Blocks have a signature, which is empty in those of others.
+    reasoning = Thinking(signature="", provider="anthropic")
+    orders_parts = True
+    keepers = ("anthropic",)
+    limit_place = ("", "max_tokens")
+    budgets_thinking = True
+    count_path = "/count_tokens"
+    counted_fields = frozenset("model messages system tools tool_choice thinking".split())
+    content_members = frozenset({"content"})
+    params = frozenset(
+        f"""{SAMPLING} cache_control diagnostics inference_geo max_tokens service_tier speed stream
+        thinking thread tool_choice""".split()
+    )
+    inner_params: ClassVar = {
+        "container": frozenset({"id"}),
+        "output_config": frozenset({"effort", "task_budget"}),
+    }
+
+    def own_error(self, error: Upstream) -> Upstream:
+        """Clients know by these words that they have to shorten a conversation."""
+        text = str(error)
+        if not isinstance(error, ContextOverflow) or _TOO_LONG in text:
+            return error
+        return error.restated(f"{_TOO_LONG}: {text}")
+
+    def stream_error_code(self, error: Upstream) -> str | None:
+        return str(json.loads(wire.get(self.wire).write_error(error)[2])["error"]["type"])
+
+    def event_writer(self, write: Callable[[Event], bytes]) -> Callable[[Event], bytes]:
+        return _BlockNumbers(write).write
+
+    def model_row(self, one: GrantedModel) -> dict[str, Any]:
+        row = {"type": "model", "id": one.model, "display_name": one.model}
+        row["created_at"] = MODELS_CREATED
+        return row | model_limits(one, "max_input_tokens", "max_tokens")
+
+    def models_body(self, rows: list[dict[str, Any]]) -> bytes:
+        first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
+        return dumps({"data": rows, "has_more": False, "first_id": first, "last_id": last})
+
+    def kept_objects(
+        self, request: Mapping[str, Any], reply: Reply, usage: Usage
+    ) -> Iterator[Kept]:
+        """Requests with these fields name the message before them."""
+        if reply.id and ("diagnostics" in request or "thread" in request):
+            yield "response", reply.id, usage.total
+        extras = (reply.extras or {}).get(self.wire)
+        container = None if extras is None else _decode_extras(extras).container
+        if container is not None and container.id:
+            yield "container", container.id, None
+
+    def stored_list(
+        self, kind: HandleKind, ids: list[str], objects: list[msgspec.Raw], after: str
+    ) -> dict[str, Any]:
+        listed = super().stored_list(kind, ids, objects, after)
+        del listed["object"]
+        return listed
+
+    def smallest_requests(
+        self, target: Target, members: Members, *, runs_tools: bool
+    ) -> Iterator[Members]:
+        answer = without(members, "stream")
+        thinks = _member(members, "thinking", "type") == "enabled"
+        formatted = "output_format" in members or _member(members, "output_config", "format")
+        forced = _member(members, "tool_choice", "type") in ("any", "tool")
+        if prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
+            yield {**answer, "max_tokens": json_of(0)}
+        if not thinks and not runs_tools:  # an answer has to be longer than its thinking
+            yield {**answer, "max_tokens": shortest(target)}
+
+    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
+        return shown  # a summary
+
+
+class _BlockNumbers:
+    """Writes events for clients that expect blocks to be numbered without gaps: a part of another
+    wire that has no block, such as reasoning without a text, gets no number."""
+
+    def __init__(self, write: Callable[[Event], bytes]) -> None:
+        self._write = write
+        self._numbers: dict[int, int] = {}
+        self._starts: dict[int, PartStart] = {}
+        """Of parts without a number so far."""
+
+    def write(self, event: Event) -> bytes:
+        if not isinstance(event, PartStart | PartDelta | PartEnd):
+            return self._write(event)
+        number = self._numbers.get(event.index)
+        if number is not None:
+            return self._write(replace(event, index=number))
+        number, data = len(self._numbers), b""
+        if isinstance(event, PartStart):
+            self._starts[event.index] = event
+        elif event.index in self._starts:
+            # It may have been written with a number that another part has got meanwhile.
+            data = self._write(replace(self._starts[event.index], index=number))
+        data += self._write(replace(event, index=number))
+        if _BLOCK_BEGINS in data:
+            self._numbers[event.index] = number
+        return data
+
+
+def _member(members: Members, name: str, inner: str) -> object:
+    value = value_of(members, name)
+    return value.get(inner) if isinstance(value, dict) else None

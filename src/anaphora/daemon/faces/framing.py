@@ -1,0 +1,171 @@
+"""How the streams of wires are framed: events of SSE, lines of JSON, a JSON list.
+
+What is known only after a stream's last event, its late fields, stands in an SSE comment behind it,
+or in the field `anaphora` of the last object of Gemini and Ollama.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.sse import EventDecoder
+
+#: What ends an event of SSE; ends of lines may be mixed.
+SSE_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+
+
+class WholeEvents:
+    """Passes an event when it is complete: before, it could be an error of the provider, whose
+    bytes never pass."""
+
+    def __init__(self, ends: tuple[bytes, ...] = SSE_ENDS) -> None:
+        """`ends` are what ends an event."""
+        self._ends = ends
+        self._longest = max(map(len, ends))
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """The events that are complete now."""
+        # Only what is new is looked at: an event may be large and arrive in many pieces.
+        tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
+        window = tail + data
+        end = len(window) if window.endswith(self._ends) else self._end_in(window)
+        if not end:
+            self._rest += data
+            return b""
+        cut = end - len(tail)
+        whole = bytes(self._rest) + data[:cut] if self._rest else data[:cut]
+        self._rest = bytearray(data[cut:])
+        return whole
+
+    def _end_in(self, window: bytes) -> int:
+        """The end of the last event that is complete; 0 where none is."""
+        return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
+
+    def close(self) -> bytes:
+        """What is left behind the last event of a stream that has not failed."""
+        rest, self._rest = bytes(self._rest), bytearray()
+        return rest
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class UsageFilter:
+    """Passes the events of a chat stream as they are, without the one that holds nothing but the
+    usage."""
+
+    def __init__(self) -> None:
+        self._whole = WholeEvents()
+
+    def feed(self, data: bytes) -> bytes:
+        events = self._whole.feed(data)
+        if b'"usage"' not in events:
+            return events
+        ending = b"\r\n\r\n" if b"\r\n\r\n" in events else b"\n\n"
+        return ending.join(each for each in events.split(ending) if not _is_usage(each))
+
+    def close(self) -> bytes:
+        return self._whole.close()
+
+    def finish(self, fields: Mapping[str, Any]) -> bytes:
+        return self.close() + late_comment(fields)
+
+
+def _is_usage(event: bytes) -> bool:
+    if b'"usage"' not in event or not event.startswith(b"data:"):
+        return False
+    try:
+        chunk = _decode(event[5:])
+    except DECODE_ERRORS:
+        return False
+    return chunk.choices == [] and bytes(chunk.usage) != b"null"
+
+
+# ── The end of a stream ──────────────────────────────────────────────────────────────────────────
+
+
+class StreamFrame(Protocol):
+    """Changes the bytes of a stream on their way to the app."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def finish(self, fields: Mapping[str, Any]) -> bytes:
+        """What follows the last piece, with the late fields."""
+        ...
+
+
+def late_comment(fields: Mapping[str, Any]) -> bytes:
+    """The late fields as an SSE comment."""
+    return b": anaphora " + _json(fields) + b"\n\n" if fields else b""
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+class LastObject:
+    """Adds the late fields to the last JSON object of a stream, whose end has one of the marks:
+    Ollama's last line, Gemini's last event. Google's SDK reads no comments."""
+
+    def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
+        self._separators = separators
+        self._longest = max(map(len, separators))
+        self._marks = marks
+        self._rest = bytearray()
+        self._last = b""
+
+    def feed(self, data: bytes) -> bytes:
+        # Objects may be large and come in many pieces: only what is new is searched.
+        start = max(0, len(self._rest) - self._longest)
+        self._rest += data
+        found = [each for each in self._separators if self._rest.find(each, start) >= 0]
+        if not found:
+            return b""
+        separator = found[0]
+        *objects, rest = bytes(self._rest).split(separator)
+        self._rest = bytearray(rest)
+        written = b""
+        for each in objects:
+            written, self._last = written + self._last, b""
+            if any(mark in each for mark in self._marks):
+                self._last = each + separator
+            else:
+                written += each + separator
+        return written
+
+    def finish(self, fields: Mapping[str, Any]) -> bytes:
+        last = self._last.rstrip()
+        if fields and last.endswith(b"}"):
+            end = self._last[len(last) :]
+            self._last = last[:-1] + b',"anaphora":' + _json(fields) + b"}" + end
+        return self._last + bytes(self._rest)
+
+
+class JsonList:
+    """Events of an SSE stream as the elements of one JSON list."""
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._empty = True
+
+    def feed(self, data: bytes) -> bytes:
+        written = b""
+        for event in self._decoder.feed(data):
+            written += (b"[" if self._empty else b",\n") + event
+            self._empty = False
+        return written
+
+    def finish(self, _fields: Mapping[str, Any]) -> bytes:
+        """A list has no place for the late fields."""
+        return b"[]" if self._empty else b"]"

@@ -1,0 +1,174 @@
+"""Gemini generateContent, whose paths name the model and the method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.daemon.store import HandleKind
+from anaphora.daemon.values import GrantedModel
+from anaphora.values import Thinking
+from anaphora.wire.gemini.params import path_of
+from anaphora.wire.gemini.types import camel
+from anaphora.wire.reading import DECODE_ERRORS, Members, encode_members
+
+from .face import (
+    Face,
+    Operation,
+    Operations,
+    Route,
+    checked_model,
+    model_limits,
+    path_not_found,
+    stored_kind,
+    wrong_method,
+)
+from .framing import LastObject, StreamFrame
+
+_MODEL = re.compile(r"/v1(?:beta|alpha)?/models/([^?]+):(\w+)")
+_ROOT = re.compile(r"/v1(?:beta|alpha)(?=/)")
+_COMPATIBLE = "/openai"
+_UPLOAD = re.compile(r"/upload/v1(?:beta|alpha)?/files")
+_METHODS: dict[str, Operation] = {
+    "generateContent": "generate",
+    "streamGenerateContent": "stream",
+    "countTokens": "count",
+}
+_LISTS: dict[HandleKind, str] = {
+    "cached_content": "cachedContents",
+    "file": "files",
+    "batch": "operations",
+}
+
+
+class _TextOnly(msgspec.Struct, forbid_unknown_fields=True):
+    text: str
+
+
+class _TextTurn(msgspec.Struct):
+    role: str | None = None
+    parts: list[_TextOnly] | None = None
+
+
+_decode_turns = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_turn = msgspec.json.Decoder(_TextTurn).decode
+
+
+class GeminiFace(Face):
+    wire = "gemini"
+    root = "/v1beta"
+    operations: ClassVar[Operations] = {("GET", "/v1beta/models"): "models"}
+    stored = (
+        stored_kind("cached_content", "/v1beta/cachedContents", "GET POST", "GET PATCH DELETE"),
+        stored_kind("file", "/v1beta/files", "GET", "GET DELETE"),
+        stored_kind("batch", "/v1beta/batches", "GET", "GET DELETE"),
+    )
+    own_paths = re.compile(rf"{_ROOT.pattern}|/upload/|{_MODEL.pattern}\Z")
+    # Clients of Google's may use `/v1` like the others.
+    own_headers = frozenset({"x-goog-api-key", "x-goog-api-client"})
+    prompt_field = "contents"
+    streams_as_list = True
+    reply_type = "application/json; charset=UTF-8"
+    reasoning = Thinking(provider="gemini")
+    # A client that is given an id must send it back, and Google's own helper for results does not.
+    shows_call_ids = False
+    keepers = ("gemini",)
+    gone_is_forbidden = True
+    model_in_path = True
+    limit_place = ("generationConfig", "maxOutputTokens")
+    choices_field = "generationConfig.candidateCount"
+    content_members = frozenset({"parts"})
+    role_implied = True
+    params = frozenset("cachedContent safetySettings serviceTier store toolConfig".split())
+    inner_params: ClassVar = {
+        "generationConfig": frozenset(
+            """candidateCount frequencyPenalty logprobs maxOutputTokens mediaResolution
+            presencePenalty responseLogprobs responseMimeType responseModalities seed temperature
+            thinkingConfig topK topP""".split()
+        )
+    }
+
+    def full_path(self, path: str) -> str | None:
+        match = _ROOT.match(path)
+        if match is not None:
+            rest = path[match.end() :]
+            if rest.startswith(_COMPATIBLE + "/"):
+                return "/v1" + rest[len(_COMPATIBLE) :]
+            return self.root + rest
+        return path if path.startswith("/upload/") else None
+
+    def named_route(self, method: str, path: str) -> Route | None:
+        match = _MODEL.fullmatch(path)
+        if match is None and _UPLOAD.fullmatch(path) is None:
+            return None
+        operation = "upload" if match is None else _METHODS.get(match[2])
+        if operation is None:
+            raise path_not_found(path)
+        if method != "POST":
+            raise wrong_method(method, path)
+        if match is None:
+            path = "/upload/v1beta/files"
+            return Route(wire=self.wire, operation="upload", path=path, kind="file")
+        name = checked_model(match[1])
+        return Route(wire=self.wire, operation=operation, path=path, name=name)
+
+    def is_stream(self, route: Route, value: Mapping[str, Any]) -> bool:
+        return route.operation == "stream"
+
+    def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
+        return LastObject((b"\r\n\r\n", b"\n\n"), b'"finishReason"')
+
+    def count_fields(self, tokens: int) -> dict[str, Any]:
+        return {"totalTokens": tokens}
+
+    def model_row(self, one: GrantedModel) -> dict[str, Any]:
+        row: dict[str, Any] = {"name": f"models/{one.model}", "displayName": one.model}
+        row |= {"version": "1", "supportedGenerationMethods": list(_METHODS)}
+        return row | model_limits(one, "inputTokenLimit", "outputTokenLimit")
+
+    def models_body(self, rows: list[dict[str, Any]]) -> bytes:
+        return dumps({"models": rows})
+
+    def stored_list(
+        self,
+        kind: HandleKind,
+        ids: list[str],
+        objects: list[msgspec.Raw],
+        after: str,
+    ) -> dict[str, Any]:
+        return {_LISTS[kind]: objects, **({"nextPageToken": after} if after else {})}
+
+    def path_to(self, model: str, *, stream: bool) -> str:
+        return path_of(model, stream=stream)
+
+    def count_request(self, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
+        inner = {"model": msgspec.Raw(string(f"models/{model}")), **members}
+        body = {"generateContentRequest": msgspec.Raw(encode_members(inner))}
+        return path.partition(":")[0] + ":countTokens", encode_members(body)
+
+    def repaired(self, members: Members) -> Mapping[str, bytes]:
+        """Without turns of the model that hold only empty texts: the SDK keeps the last piece of a
+        stream as one, and on other wires it would separate calls from their results."""
+        try:
+            turns = _decode_turns(members.get("contents", b"[]"))
+        except DECODE_ERRORS:
+            return {}
+        kept = [turn for turn in turns if not _is_empty(turn)]
+        if not kept or len(kept) == len(turns):
+            return {}
+        return {"contents": b"[" + b",".join(map(bytes, kept)) + b"]"}
+
+    def field_name(self, name: str) -> str:
+        return camel(name)
+
+
+def _is_empty(turn: msgspec.Raw) -> bool:
+    try:
+        found = _decode_turn(turn)
+    except DECODE_ERRORS:
+        return False
+    return found.role == "model" and not any(part.text for part in found.parts or ())

@@ -1,0 +1,211 @@
+"""OpenAI Chat Completions and Responses, whose provider keeps the same objects for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, ClassVar
+
+import msgspec
+
+from anaphora.catalog.api_limits import bounds_of
+from anaphora.client.target import Target
+from anaphora.values import Opaque, Part, Reply, Thinking, Usage
+from anaphora.wire.openai_chat.parse import reasoning_extras
+from anaphora.wire.openai_responses.types import ITEM, WIRE
+from anaphora.wire.reading import Members
+
+from .face import (
+    SAMPLING,
+    Face,
+    Kept,
+    Operations,
+    Route,
+    json_of,
+    prewarm,
+    shortest,
+    stored_kind,
+    value_of,
+    without,
+)
+from .framing import StreamFrame, UsageFilter
+
+#: The field of reasoning that many hosts of Chat use.
+_REASONING = "reasoning_content"
+_IMAGE = "image_generation_call"
+#: Of one response; the ids of further ones are not known later.
+_MOST_ITEMS = 256
+
+
+class _OpenAIFace(Face):
+    stored = (
+        stored_kind("response", "/v1/responses", "", "GET DELETE", "POST cancel|GET input_items"),
+        stored_kind(
+            "conversation",
+            "/v1/conversations",
+            "POST",
+            "GET POST DELETE",
+            r"(GET|POST) items|(GET|DELETE) items/[\w-]+",
+        ),
+        stored_kind("file", "/v1/files", "GET POST", "GET DELETE", "GET content"),
+        stored_kind("batch", "/v1/batches", "GET POST", "GET", "POST cancel"),
+        stored_kind(
+            "container",
+            "/v1/containers",
+            "GET POST",
+            "GET DELETE",
+            r"(GET|POST) files|(GET|DELETE) files/[\w-]+|GET files/[\w-]+/content",
+        ),
+    )
+    beta_header = "openai-beta"
+    keepers = ("openai_responses", "openai_chat")
+    params = frozenset(
+        f"""{SAMPLING} logit_bias logprobs max_completion_tokens max_output_tokens max_tokens
+        modalities n parallel_tool_calls prompt_cache_options prompt_cache_retention reasoning
+        reasoning_effort service_tier store stream stream_options tool_choice function_call
+        top_logprobs verbosity previous_response_id background include max_tool_calls
+        truncation""".split()
+    )
+
+
+class OpenAIChatFace(_OpenAIFace):
+    wire = "openai_chat"
+    operations: ClassVar[Operations] = {("POST", "/v1/chat/completions"): "generate"}
+    reply_id_prefix = "chatcmpl-"
+    reasoning = Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING))
+    reasoning_field = _REASONING
+    ends_texts_late = True
+    holds_results_in_files = True
+    limit_place = ("", "max_completion_tokens")
+    limit_names = ("max_completion_tokens", "max_tokens")
+    usage_on_request = True
+    content_members = frozenset(
+        """annotations audio content function_call reasoning reasoning_content reasoning_details
+        refusal thinking tool_call_id tool_calls""".split()
+    )
+
+    def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
+        return None if asks_usage or passes else UsageFilter()
+
+    def smallest_requests(
+        self, target: Target, members: Members, *, runs_tools: bool
+    ) -> Iterator[Members]:
+        if runs_tools:
+            return
+        own = target.profile.max_tokens_field
+        default = self.limit_names[0] if own is None else own.value
+        given = (each for each in self.limit_names if value_of(members, each) is not None)
+        stored = {"store": json_of(False)} if "store" in members else {}
+        answer = without(members, "stream", "stream_options", "n")
+        yield {**answer, **stored, next(given, default): shortest(target)}
+
+    def thinks_unseen(self, *, reasons: bool, shown: bool, counted: bool) -> bool:
+        return reasons and not shown and not counted
+
+
+class OpenAIResponsesFace(_OpenAIFace):
+    wire = "openai_responses"
+    operations: ClassVar[Operations] = {
+        ("POST", "/v1/responses"): "generate",
+        ("POST", "/v1/responses/input_tokens"): "count",
+    }
+    starts = ("/v1/responses", "/v1/conversations")
+    prompt_field = "input"
+    unknown_model_status = 400
+    comparison = ("prompt_cache_options", "comparison_response_id")
+    reply_id_prefix = "resp_"
+    orders_parts = True
+    limit_place = ("", "max_output_tokens")
+    tool_limit_field = "max_tool_calls"
+    count_path = "/input_tokens"
+    counted_fields = frozenset(
+        "model input instructions tools tool_choice parallel_tool_calls reasoning text"
+        " previous_response_id conversation truncation".split()
+    )
+    content_members = frozenset({"content", "id", "phase", "status", "type"})
+    # Others, such as those that define tools, are instructions.
+    item_types = frozenset(
+        """apply_patch_call apply_patch_call_output code_interpreter_call compaction computer_call
+        computer_call_output custom_tool_call custom_tool_call_output file_search_call function_call
+        function_call_output image_generation_call item_reference local_shell_call
+        local_shell_call_output mcp_approval_request mcp_approval_response mcp_call reasoning
+        shell_call shell_call_output tool_search_call web_search_call""".split()
+    )
+    inner_params: ClassVar = {"text": frozenset({"verbosity"})}
+
+    def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
+        if value.get("model") is None and value.get("prompt") is not None:
+            return None
+        return super().model_of(route, value)
+
+    def count_fields(self, tokens: int) -> dict[str, Any]:
+        return {"input_tokens": tokens, "object": "response.input_tokens"}
+
+    def kept_objects(
+        self, request: Mapping[str, Any], reply: Reply, usage: Usage
+    ) -> Iterator[Kept]:
+        stored = request.get("store") is not False and bool(reply.id)
+        return kept_of_response(reply, usage, stored=stored)
+
+    def smallest_requests(
+        self, target: Target, members: Members, *, runs_tools: bool
+    ) -> Iterator[Members]:
+        if value_of(members, "background"):
+            return
+        answer = {**without(members, "stream", "stream_options"), "store": json_of(False)}
+        if prewarm(target) == "option":
+            options = value_of(members, "prompt_cache_options")
+            known = options if isinstance(options, dict) else {}
+            yield {**answer, "prompt_cache_options": json_of({**known, "prewarm": True})}
+        if not runs_tools:
+            yield {**answer, "max_output_tokens": shortest(target)}
+
+
+# ── Stored responses ─────────────────────────────────────────────────────────────────────────────
+
+
+class _Item(msgspec.Struct):
+    id: str = ""
+    container_id: str | None = None
+
+
+_decode_item = msgspec.json.Decoder(_Item).decode
+
+
+def kept_of_response(reply: Reply, usage: Usage, *, stored: bool = True) -> Iterator[Kept]:
+    """The objects that OpenAI keeps of a response."""
+    if stored:
+        total = continued_tokens(reply, usage.total)
+        yield "response", reply.id, total
+        for id, is_output in islice(_items(reply), _MOST_ITEMS):
+            yield "item", id, continued_tokens(reply, usage.output) if is_output else total
+    for part in reply.message.parts:
+        if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
+            container = _decode_item(part.json).container_id
+            if container:
+                yield "container", container, None
+
+
+def continued_tokens(reply: Reply, tokens: int | None) -> int | None:
+    """The most that a request is billed for a reply that it continues, of so many tokens: images in
+    it become input only then."""
+    images = sum(isinstance(part, Opaque) and part.kind == _IMAGE for part in reply.message.parts)
+    if tokens is None or not images:
+        return tokens
+    return tokens + images * bounds_of("", "").media.image  # the largest of any model
+
+
+def _items(reply: Reply) -> Iterator[tuple[str, bool]]:
+    """The ids of a response's items, and whether an item is all output: a server tool also has
+    what it read."""
+    for part in reply.message.parts:
+        if id := _decode_item(_item_fields(part)).id:
+            yield id, not isinstance(part, Opaque) or part.kind == _IMAGE
+
+
+def _item_fields(part: Part) -> str:
+    """JSON of the fields of an item; of a message, its first part has them."""
+    if isinstance(part, Opaque):
+        return part.json
+    extras = part.extras or {}
+    return extras.get(ITEM) or extras.get(WIRE) or "{}"

@@ -1,0 +1,407 @@
+"""Adds calls to the tables: a row for each call and each block of its prompt, and by GROUP BY from
+these rows the sums of each step.
+
+A statement writes many rows at once. One for each row would give up and take back Python's lock
+each time, and wait for it while the daemon is busy.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import add, sub
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage
+from anaphora.values import Ttl
+
+from .log_tail import Place, Position
+from .names import KnownNames
+from .schema import (
+    ADDED_COLUMNS,
+    ADDED_TABLES,
+    ALL_CALLS,
+    BLOCK_COLUMNS,
+    CALL_COLUMNS,
+    FIGURES,
+    HOUR,
+    MASKS,
+    MINUTE,
+    QUARTER,
+    STEPS,
+    SUM_TABLES,
+    SUMS,
+    SumTable,
+)
+from .sums import CallTotals, block_shares, masked
+
+Figures: TypeAlias = tuple[int, ...]
+Key: TypeAlias = tuple[int, ...]
+Pause: TypeAlias = Callable[[float], None]
+"""Called now and then, with the seconds of work before it."""
+
+#: Latest calls that are kept one by one, and how many may be there before some are deleted.
+KEPT_CALLS, _SLACK = 1_000_000, 20_000
+#: Seconds for which minutes are kept.
+KEPT_MINUTES = 26 * HOUR
+#: The group of calls without a label of the application.
+NO_LABEL = "(no label)"
+#: Buckets of the histogram: the first ends at 1 ms, each further one is 5 % wider.
+_FIRST_BUCKET, _WIDTH = 0.001, math.log(1.05)
+#: The largest figure of a call that is summed: more tokens or nano-dollars are a mistake of a
+#: provider, and would be too large for sums. Blocks of such a call are left out.
+_MOST: Final = 10**13
+#: The latest time of a call, in seconds since 1970.
+_LATEST: Final = 1e11
+#: Rows of one statement: the largest that fits is taken.
+_ROWS: Final = (256, 64, 16, 4, 1)
+#: Seconds of work between two pauses.
+_WORK: Final = 0.005
+
+#: Where the figures that masking changes are in `SUMS`.
+_MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
+_NOT_MASKED: Final = (0,) * len(MASKS)
+
+
+class FillState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the tables are, as it is stored with them."""
+
+    log: str = ""
+    position: Position = Position()
+    calls: int = 0
+    """That were added."""
+    unreadable: int = 0
+    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
+    minutes_since: float = 0.0
+    """Minutes are kept from here on."""
+    longer_until: float = 0.0
+    """Steps longer than a minute have the calls before this time; later ones are in minutes."""
+    calls_since: float = 0.0
+    """All calls after this time are kept."""
+
+
+def bucket_of(seconds: float) -> int:
+    if seconds <= _FIRST_BUCKET:
+        return 0
+    return math.ceil(math.log(seconds / _FIRST_BUCKET) / _WIDTH)
+
+
+def seconds_of(bucket: int) -> float:
+    """The middle of a bucket."""
+    return _FIRST_BUCKET * math.exp((bucket - 0.5) * _WIDTH)
+
+
+def _figures_of(call: AuditEnvelope) -> Figures:
+    sums, retries = _sums(call), max(call.attempts - 1, 0)
+    if call.own is None:
+        return (*sums, retries, *_NOT_MASKED)
+    own = _sums(masked(call))
+    return (*sums, retries, *(own[at] - sums[at] for at in _MASKED))
+
+
+def _sums(call: AuditEnvelope) -> Figures:
+    sums = CallTotals()
+    sums.add(call)
+    return msgspec.structs.astuple(sums)
+
+
+class _Form(NamedTuple):
+    """The labels of a prompt in their order."""
+
+    number: int
+    labels: tuple[int, ...]
+    label_set: int
+
+
+class AddedCalls:
+    """The calls of one transaction."""
+
+    def __init__(
+        self,
+        names: KnownNames,
+        state: FillState,
+        now: float,
+        *,
+        kept_minutes: float = KEPT_MINUTES,
+        blocks: bool = True,
+        tags: bool = False,
+    ) -> None:
+        """`blocks`: sums by block are made. `tags`: also those by label of the application, and by
+        the block that changed."""
+        self.count = 0
+        self._names = names
+        self._blocks = blocks
+        self._tags = tags
+        self._before = state
+        self.state = replace(
+            state,
+            minutes_since=max(state.minutes_since, (now - kept_minutes) // HOUR * HOUR),
+            longer_until=max(state.longer_until, now // HOUR * HOUR),
+        )
+        self._earliest, self._latest = math.inf, 0.0
+        self._tables = {"sums", "latency", *(("tags", "changed") if tags else ())}
+        """Tables of sums that change."""
+        self._rows: list[Sequence[object]] = []
+        self._block_rows: list[Sequence[int]] = []
+        self._tag_rows: list[tuple[int, int]] = []
+        self._ids: list[tuple[int, str]] = []
+        self._block_sums: dict[Key, list[int]] = {}
+        """By step, start, app, provider, model and form; `_own_block_sums`: what an app sees
+        less."""
+        self._own_block_sums: dict[Key, list[int]] = {}
+        self._forms: dict[tuple[int, object], _Form] = {}
+        self._last_form: dict[int, _Form] = {}
+        """By app."""
+        self._labels: dict[tuple[int, int], tuple[str, Ttl | None]] = {}
+        """Kind and TTL, by app and label."""
+        self._services: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+
+    def add(self, seq: int, call: AuditEnvelope, place: Place = (0, 0)) -> None:
+        """`seq` is the number of the call: later ones have higher numbers."""
+        names, service = self._names, self._service(call)
+        at = min(max(call.at, 0.0), _LATEST)
+        step = MINUTE if at >= self.state.minutes_since else HOUR
+        key = step, int(at // step * step), *service
+        figures, labels = _figures_of(call), 0
+        if max(figures) > _MOST or min(figures) < -_MOST:
+            figures = tuple([min(max(figure, -_MOST), _MOST) for figure in figures])
+        elif self._blocks and (call.blocks or call.broke):
+            labels = self._add_blocks(key, call)
+        outcome, cause, changed = names.id("outcome", call.outcome), 0, 0
+        if call.outcome != "ok":
+            self._tables.add("outcomes")
+        if call.lost:
+            self._tables.add("causes")
+            cause = names.id("cause", call.cause or "unknown")
+        if self._tags:
+            self._tag_rows += [
+                (seq, names.id("tag", tag)) for tag in dict.fromkeys(call.labels) or (NO_LABEL,)
+            ]
+            if call.broke:
+                changed = names.id("changed", call.changed or call.cause or "unknown")
+        bucket = None if call.first is None else bucket_of(call.first)
+        self._rows.append(
+            (
+                seq, at, *place, *service, outcome, cause, labels,
+                call.first, *figures, step, key[1], changed, bucket, 1, call.conversation,
+                call.at + call.seconds,
+            )
+        )  # fmt: skip
+        ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
+        if ids and ids.replace("\t", "").isprintable():
+            self._ids.append((seq, ids.casefold()))
+        self.count += 1
+        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
+
+    def _service(self, call: AuditEnvelope) -> tuple[int, int, int]:
+        """The numbers of the app, the provider and the model."""
+        model = call.billed_model
+        found = self._services.get((call.app, call.provider, model))
+        if found is None:
+            names, app = self._names, self._names.id("app", call.app)
+            found = app, names.id("provider", call.provider), names.model(app, model)
+            self._services[call.app, call.provider, model] = found
+        return found
+
+    def _add_blocks(self, key: Key, call: AuditEnvelope) -> int:
+        """The set of the labels of the call's blocks."""
+        names, app = self._names, key[2]
+        if max([block.tokens for block in call.blocks], default=0) > _MOST:
+            call = replace(call, usage=AuditUsage(), own=None)
+        self._tables.add("blocks")
+        form = self._form(app, call)
+        shares = block_shares(call)
+        _sum(self._block_sums, (*key, form.number), shares)
+        if call.own is not None:
+            less = list(map(sub, block_shares(masked(call)), shares))
+            _sum(self._own_block_sums, (*key, form.number), less)
+        if call.broke and call.changed:
+            label = names.label(app, call.changed)
+            self._labels.setdefault((app, label), ("", None))
+            self._tables.add("changes")
+            change = names.id("change", call.change or "other")
+            lost = call.lost, call.lost_nano_usd or 0
+            self._block_rows.append((*key, label, change, 0, 0, 0, 0, 0, 1, *lost, 0, 0, 0, 0))
+        return form.label_set
+
+    def _form(self, app: int, call: AuditEnvelope) -> _Form:
+        """The blocks of a call without their tokens: most calls of an app have the same ones."""
+        blocks = tuple(
+            [
+                (block.label, block.kind, block.ttl if block.marker else None)
+                for block in call.blocks
+            ]
+        )
+        form = self._forms.get((app, blocks))
+        if form is None:
+            labels = tuple([self._names.label(app, label) for label, _, _ in blocks])
+            form = _Form(len(self._forms), labels, self._names.label_set(labels))
+            self._forms[app, blocks] = form
+        if self._last_form.get(app) is not form:
+            self._last_form[app] = form
+            for label, (_, kind, ttl) in zip(form.labels, blocks, strict=True):
+                before = self._labels.get((app, label), ("", None))
+                self._labels[app, label] = kind or before[0], ttl or before[1]
+        return form
+
+    def _add_block_rows(self) -> None:
+        """A row for each label of each form; a call counts once for each label."""
+        forms = [form.labels for form in self._forms.values()]
+        for (*key, number), (calls, unpriced, *shares) in self._block_sums.items():
+            labels, none = forms[number], [0] * (2 + len(shares))
+            _, own_unpriced, *own = self._own_block_sums.get((*key, number), none)
+            for place, label in enumerate(labels):
+                first = label not in labels[:place]
+                tokens, read, cost, unreported = shares[place :: len(labels)]
+                _, own_read, own_cost, _ = own[place :: len(labels)]
+                less = own_read, own_cost, own_unpriced * first
+                seen = calls * first, tokens, read, cost, unpriced * first
+                self._block_rows.append((*key, label, 0, *seen, 0, 0, 0, unreported, *less))
+
+    # ── Writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, database: sqlite3.Connection, kept: int, pause: Pause) -> None:
+        """Within a transaction. The latest `kept` calls stay; with 0, only sums are made."""
+        work = _Work(database, pause)
+        if self.state.longer_until > self._before.longer_until:
+            for table in SUM_TABLES:
+                for step in STEPS[1:]:
+                    where = f"step = {MINUTE} AND start >= ? AND start < ?"
+                    since = self._before.longer_until, self.state.longer_until
+                    work.run(table.add(table.name, where, step), since)
+        self._names.write(database)
+        self._add_block_rows()
+        work.insert("INSERT INTO added VALUES", len(ADDED_COLUMNS), self._rows)
+        work.insert("INSERT INTO added_blocks VALUES", len(BLOCK_COLUMNS), self._block_rows)
+        work.insert("INSERT INTO added_tags VALUES", 2, self._tag_rows)
+        tables = [table for table in SUM_TABLES if table.name in self._tables]
+        for table in tables:
+            self._write_sums(work, table)
+        if kept:
+            _write_conversations(work)
+            columns = ", ".join(_CALL_SOURCES.get(name, name) for name in CALL_COLUMNS)
+            # A log that was changed may have two rows of one number.
+            work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
+            work.insert("INSERT OR REPLACE INTO call_ids VALUES", 2, self._ids)
+        self._write_labels(work)
+        for name in (*ADDED_TABLES, *(table.fresh for table in tables)):
+            work.run(f"DELETE FROM {name}")
+        self._delete_old(work, kept)
+        self.state = replace(self.state, calls=self.state.calls + self.count)
+        work.pause()
+
+    def _write_sums(self, work: _Work, table: SumTable) -> None:
+        if "label_set" in table.key:
+            of_all = tuple({"label_set": f"{ALL_CALLS}"}.get(name, name) for name in table.key)
+            work.run(table.sum(of_all))
+            work.run(table.sum(table.key, "label_set > 0"))
+        else:
+            work.run(table.sum(table.key))
+        work.run(table.add(table.fresh))
+        if self._earliest < self.state.longer_until:
+            for step in STEPS[1:]:
+                where = f"step < {step} AND start < ?"
+                work.run(table.add(table.fresh, where, step), (self.state.longer_until,))
+
+    def _write_labels(self, work: _Work) -> None:
+        rows = [(*key, *about, self._latest) for key, about in self._labels.items()]
+        update = (
+            "ON CONFLICT DO UPDATE SET kind = coalesce(nullif(excluded.kind, ''), kind),"
+            " ttl = coalesce(excluded.ttl, ttl), at = excluded.at"
+        )
+        work.insert("INSERT INTO app_labels VALUES", 5, rows, update)
+
+    def _delete_old(self, work: _Work, kept: int) -> None:
+        state, fetch = self.state, work.fetch
+        if state.minutes_since > self._before.minutes_since:
+            for table in SUM_TABLES:
+                for step in (MINUTE, QUARTER):
+                    delete = f"DELETE FROM {table.name} WHERE step = {step} AND start < ?"
+                    work.run(delete, (state.minutes_since,))
+        first, last = fetch("SELECT min(seq), max(seq) FROM calls")
+        if first is None or last - first < kept + min(_SLACK, kept // 2):
+            return
+        through = (last - kept,)
+        (since,) = fetch("SELECT max(at) FROM calls WHERE seq <= ?", through)
+        work.run("DELETE FROM calls WHERE seq <= ?", through)
+        work.run("DELETE FROM call_ids WHERE seq <= ?", through)
+        work.run(
+            "DELETE FROM conversations WHERE ended <= ? AND NOT EXISTS"
+            " (SELECT 1 FROM calls WHERE conversation = conversations.id)",
+            (since,),
+        )
+        self.state = replace(state, calls_since=max(state.calls_since, since))
+
+
+def _sum(sums: dict[Key, list[int]], key: Key, figures: list[int]) -> None:
+    found = sums.get(key)
+    sums[key] = figures if found is None else list(map(add, found, figures))
+
+
+#: Columns of `calls` that `added` does not have.
+_CALL_SOURCES: Final = {
+    "conversation": "coalesce((SELECT id FROM conversations WHERE name = conversation_name), 0)"
+}
+_NEW_CONVERSATIONS: Final = """
+INSERT OR IGNORE INTO conversations (name, app, provider, model, began, ended)
+SELECT conversation_name, app, provider, model, at, ended FROM added
+WHERE conversation_name != '' ORDER BY rowid
+"""
+_CONVERSATIONS: Final = f"""
+UPDATE conversations SET began = min(conversations.began, own.began),
+    ended = max(conversations.ended, own.ended),
+    {", ".join(f"{name} = conversations.{name} + own.{name}" for name in FIGURES)}
+FROM (SELECT conversation_name, min(at) AS began, max(ended) AS ended,
+    {", ".join(f"sum({name}) AS {name}" for name in FIGURES)} FROM added GROUP BY 1) AS own
+WHERE name = conversation_name
+"""
+#: With one `max`, the other columns are those of its row.
+_LATEST_SERVICES: Final = """
+UPDATE conversations SET provider = own.provider, model = own.model
+FROM (SELECT conversation_name, provider, model, max(rowid) FROM added GROUP BY 1) AS own
+WHERE name = conversation_name
+"""
+
+
+def _write_conversations(work: _Work) -> None:
+    for sql in (_NEW_CONVERSATIONS, _CONVERSATIONS, _LATEST_SERVICES):
+        work.run(sql)
+
+
+class _Work:
+    """Runs statements, with pauses."""
+
+    def __init__(self, database: sqlite3.Connection, pause: Pause) -> None:
+        self.database = database
+        self._pause = pause
+        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK
+
+    def run(self, sql: str, values: Sequence[object] = ()) -> None:
+        self.database.execute(sql, values)
+        if time.perf_counter() > self._due:
+            self.pause()
+
+    def fetch(self, sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
+        found: Sequence[Any] = self.database.execute(sql, values).fetchone()
+        return found
+
+    def insert(
+        self, insert: str, width: int, rows: Sequence[Iterable[object]], update: str = ""
+    ) -> None:
+        done = 0
+        for count in _ROWS:
+            places = ", ".join([f"({', '.join('?' * width)})"] * count)
+            while len(rows) - done >= count:
+                values = list(chain.from_iterable(rows[done : done + count]))
+                self.run(f"{insert} {places} {update}", values)
+                done += count
+
+    def pause(self) -> None:
+        self._pause(time.thread_time() - self._began)
+        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK

@@ -1,0 +1,243 @@
+"""Past calls in memory: those of a watched program, of the emulator, or of a log that is read once
+for a report."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.audit.log_sqlite import transaction
+from anaphora.dashboard.values import (
+    CallPage,
+    CallQuery,
+    ConversationRow,
+    ShownCall,
+    ShownConversation,
+    View,
+)
+from anaphora.dashboard.view import is_found
+
+from .adding import AddedCalls, FillState
+from .log_tail import PlacedRow
+from .names import MOST_NAMES, KnownNames
+from .queries import days, groups
+from .schema import HOUR, MINUTE, create_in_memory
+from .source import PastCalls
+from .sums import CallTotals
+
+_MOST_CALLS = 20_000
+#: Calls that wait to be added to the tables at most; a page adds them as well.
+_MOST_WAITING = 250
+#: Seconds for which minutes are kept: charts of longer ranges have steps of whole hours.
+_KEPT_MINUTES = 51 * HOUR
+
+
+class MemoryCalls(PastCalls):
+    """The latest calls are kept, earlier ones are in the sums. The ends of a range are taken to
+    whole minutes. Everything can be used from any thread."""
+
+    def __init__(
+        self,
+        most: int = _MOST_CALLS,
+        *,
+        is_side_call: Callable[[str], bool] = lambda _: False,
+        update: Callable[[], None] = lambda: None,
+        blocks: bool = True,
+        tags: bool = False,
+    ) -> None:
+        """`most`: calls that are kept; 0 for a report of all calls, which has only sums.
+        `is_side_call` says it of a conversation by its id: a later call may show it. `update` is
+        called before a look at the version. For `blocks` and `tags` see `AddedCalls`."""
+        self._most = most
+        self._is_side_call = is_side_call
+        self._update = update
+        self._adding = threading.Lock()
+        self._reading = threading.Lock()
+        self._begin = partial(AddedCalls, kept_minutes=_KEPT_MINUTES, blocks=blocks, tags=tags)
+        self._version = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._database = create_in_memory()
+        self._names = KnownNames(self._database, MOST_NAMES)
+        self._state = FillState()
+        self._waiting: deque[tuple[int, AuditEnvelope]] = deque()
+        self._kept: dict[int, ShownCall] = {}
+        """By their numbers, the oldest first."""
+        self._numbers: dict[str, int] = {}
+        """By the id of a call its number."""
+        self._count = 0
+        self._latest = 0.0
+
+    def add(self, shown: ShownCall) -> None:
+        with self._adding:
+            self._version += 1
+            self._count += 1
+            self._waiting.append((self._count, shown.call))
+            if self._most:
+                self._kept[self._count] = shown
+                self._numbers[shown.id] = self._count
+                if len(self._kept) > self._most:
+                    old = self._kept.pop(self._count - self._most)
+                    del self._numbers[old.id]
+        if len(self._waiting) >= _MOST_WAITING and self._reading.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._reading.release()
+
+    def clear(self) -> None:
+        with self._reading, self._adding:
+            self._version += 1
+            self._database.close()
+            self._clear()
+
+    def _write(self) -> None:
+        """Adds what waits to the tables."""
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not waiting:
+            return
+        self._latest = max(self._latest, *(call.at for _, call in waiting))
+        added = self._begin(self._names, self._state, self._latest)
+        for number, call in waiting:
+            added.add(number, call)
+        with transaction(self._database):
+            added.write(self._database, self._most, lambda _: None)
+        self._state = added.state
+
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def version(self) -> int:
+        self._update()
+        return self._version
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, FillState]]:
+        with self._reading:
+            self._write()
+            yield self._database, self._state
+
+    def range(self, view: View) -> tuple[float, float]:
+        first = MINUTE if self._most else HOUR  # without calls, no part of an hour can be summed
+        return view.since // first * first, math.ceil(view.until / MINUTE) * MINUTE
+
+    def calls(self, query: CallQuery) -> CallPage:
+        """In the order in which they were added."""
+        fitting = self._newest(query)
+        found = list(islice(fitting, query.limit))
+        more = next(fitting, None) is not None
+        return CallPage(calls=found, before=found[-1].id if found and more else None)
+
+    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
+        found = [shown.call for shown in islice(self._newest(CallQuery(view=view)), limit)]
+        return reversed(found)
+
+    def _newest(self, query: CallQuery) -> Iterator[ShownCall]:
+        """The calls of a query, the newest first."""
+        with self._adding:
+            kept = list(self._kept.items())
+            # What was dropped meanwhile had nothing before it that is kept.
+            end = math.inf if query.before is None else self._numbers.get(query.before, 0)
+        since, until = self.range(query.view)
+        query = replace(query, view=replace(query.view, since=since, until=until))
+        for number, shown in reversed(kept):
+            if number < end and is_found(shown.call, query):
+                yield shown
+
+    def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
+        with self._adding:
+            return [self._kept[row[0]] for row in rows if row[0] in self._kept]
+
+    def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]:
+        return [self._row(row) for row in super().conversations(view, limit)]
+
+    def conversation(self, id: str) -> ShownConversation | None:
+        found = super().conversation(id)
+        if found is None:
+            return None
+        left_out = found.row.sums.calls - len(found.calls)
+        return replace(found, row=self._row(found.row), left_out=left_out)
+
+    def _row(self, row: ConversationRow) -> ConversationRow:
+        return replace(row, side_call=self._is_side_call(row.id))
+
+
+_DAY = 86_400
+
+
+class AuditReport(msgspec.Struct, kw_only=True):
+    total: CallTotals
+    models: dict[str, CallTotals]
+    labels: dict[str, CallTotals]
+    """A call with two labels is in both."""
+    days: dict[str, CallTotals]
+    """By the UTC day on which the call began."""
+    causes: dict[str, CallTotals]
+    """Calls that lost tokens, by the cause."""
+    changed: dict[str, CallTotals]
+    """Calls whose prefix broke, by the block that changed."""
+
+
+class LogSums(msgspec.Struct):
+    """The sums of a log, and the times of its first and its last call."""
+
+    calls: MemoryCalls
+    first: float
+    last: float
+
+    @property
+    def view(self) -> View:
+        return View(since=self.first, until=self.last + 1.0, range="custom")
+
+    @property
+    def labels(self) -> dict[str, CallTotals]:
+        """What the application calls its calls."""
+        with self.calls.selection(self.view) as of:
+            return groups(of, "tags", "tag")
+
+
+def summed(calls: Iterable[AuditEnvelope], *, blocks: bool) -> LogSums | None:
+    """None where there are no calls. `blocks`: also by block of the prompt."""
+    found = LogSums(MemoryCalls(0, blocks=blocks, tags=True), math.inf, -math.inf)
+    for call in calls:
+        found.calls.add(ShownCall(id="", call=call))
+        found.first, found.last = min(found.first, call.at), max(found.last, call.at)
+    return None if found.last < found.first else found
+
+
+def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
+    log = summed(calls, blocks=False)
+    if log is None:
+        return AuditReport(total=CallTotals(), models={}, labels={}, days={}, causes={}, changed={})
+    with log.calls.selection(log.view) as of:
+        by_day = days(of)
+        total = CallTotals()
+        for sums in by_day.values():
+            total.add_sums(sums)
+        return AuditReport(
+            total=total,
+            models=_ordered(groups(of, "sums", "model"), "cost_nano_usd"),
+            labels=_ordered(groups(of, "tags", "tag"), "cost_nano_usd"),
+            days={_date(day): sums for day, sums in by_day.items()},
+            causes=_ordered(groups(of, "causes", "cause"), "lost"),
+            changed=_ordered(groups(of, "changed", "changed"), "lost"),
+        )
+
+
+def _date(day: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(day * _DAY))
+
+
+def _ordered(groups: Mapping[str, CallTotals], figure: str) -> dict[str, CallTotals]:
+    return dict(sorted(groups.items(), key=lambda item: -getattr(item[1], figure)))

@@ -1,0 +1,241 @@
+"""The tables of past calls, and connections to their file.
+
+`calls` has a row for each of the latest calls. Tables of sums have the same figures by step of
+time; they are filled by GROUP BY from the rows that a transaction adds (`added`, `added_blocks`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+
+#: Marks the file as ours: "anad".
+APPLICATION: Final = 0x616E6164
+#: A file of another version is made anew, from the log.
+VERSION: Final = 7
+
+#: The steps that sums are kept for, in seconds; each is a multiple of the one before.
+MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
+STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
+
+#: The figures of `CallTotals`, in its order.
+SUMS: Final = (
+    "calls", "failed", "input", "read", "written", "output", "cost", "unpriced", "saved", "breaks",
+    "lost", "lost_cost", "unbilled",
+    "unreported",
+)  # fmt: skip
+#: What a sum changes by where an app may not see what it read of other apps.
+MASKS: Final = ("read", "written", "cost", "unpriced", "saved", "unbilled")
+#: The same of blocks.
+BLOCK_MASKS: Final = ("read", "cost", "unpriced")
+#: All figures of a call.
+FIGURES: Final = (*SUMS, "retries", *(f"own_{name}" for name in MASKS))
+#: The figures of the blocks of one label.
+BLOCK_FIGURES: Final = (
+    "calls", "tokens", "read", "cost", "unpriced", "breaks", "lost", "lost_cost",
+    "unreported", *(f"own_{name}" for name in BLOCK_MASKS),
+)  # fmt: skip
+#: In place of a set of labels: all calls, whatever their labels.
+ALL_CALLS: Final = -1
+
+_SERVICE: Final = ("app", "provider", "model")
+
+
+class SumTable(NamedTuple):
+    """A table of sums: what they are kept by, and the added rows that they sum up."""
+
+    name: str
+    key: tuple[str, ...]
+    figures: tuple[str, ...]
+    source: str = "added"
+    where: str = "true"
+
+    @property
+    def fresh(self) -> str:
+        """The temporary table with the sums of one transaction, by the shortest steps."""
+        return f"fresh_{self.name}"
+
+    @property
+    def columns(self) -> str:
+        return f"{_integers(self.key)}, {_integers(self.figures)}"
+
+    @lru_cache(maxsize=256)  # noqa: B019
+    def sum(self, key: tuple[str, ...], where: str = "true") -> str:
+        """Sums up added rows; `key` are the expressions of the key."""
+        return (
+            f"INSERT INTO {self.fresh} SELECT {self._summed(key)} FROM {self.source}"
+            f" WHERE {self.where} AND {where} GROUP BY {_numbers(key)}"
+        )
+
+    @lru_cache(maxsize=256)  # noqa: B019
+    def add(self, source: str, where: str = "true", step: int | None = None) -> str:
+        """Adds sums of another table, as those of a longer step or of the same."""
+        whole = {"step": f"{step}", "start": f"start / {step} * {step}"} if step else {}
+        key = [whole.get(name, name) for name in self.key]
+        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in self.figures)
+        return (
+            f"INSERT INTO {self.name} SELECT {self._summed(key)} FROM {source}"
+            f" WHERE {where} GROUP BY {_numbers(key)} ON CONFLICT DO UPDATE SET {added}"
+        )
+
+    def _summed(self, key: Sequence[str]) -> str:
+        return ", ".join((*key, *(f"sum({name})" for name in self.figures)))
+
+
+def _numbers(columns: Sequence[str]) -> str:
+    return ", ".join(str(place + 1) for place in range(len(columns)))
+
+
+def _integers(names: Sequence[str]) -> str:
+    return ", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in names)
+
+
+def _by_labels(*more: str) -> tuple[str, ...]:
+    return ("step", "label_set", "start", *_SERVICE, *more)
+
+
+_BLOCK_KEY: Final = ("step", "label", "start", *_SERVICE)
+SUM_TABLES: Final = (
+    SumTable("sums", _by_labels(), FIGURES),
+    SumTable("causes", _by_labels("cause"), FIGURES, where="cause > 0"),
+    SumTable("outcomes", _by_labels("outcome"), ("calls",), where="failed > 0"),
+    SumTable("blocks", _BLOCK_KEY, BLOCK_FIGURES, "added_blocks"),
+    SumTable("changes", (*_BLOCK_KEY, "change"), ("breaks",), "added_blocks", "change > 0"),
+    SumTable(
+        "latency", ("step", "start", "provider", "bucket"), ("times",), where="bucket IS NOT NULL"
+    ),
+    SumTable("tags", ("step", "start", "tag"), SUMS, "added JOIN added_tags USING (seq)"),
+    SumTable("changed", ("step", "start", "changed"), SUMS, where="changed > 0"),
+)
+
+#: The columns of `calls`.
+CALL_COLUMNS: Final = (
+    "seq", "at", "segment", "place", *_SERVICE, "outcome", "cause", "label_set", "conversation",
+    "first", *FIGURES,
+)  # fmt: skip
+#: Those of `added`: the same, with what only sums and conversations need.
+ADDED_COLUMNS: Final = (
+    *(name for name in CALL_COLUMNS if name != "conversation"),
+    "step", "start", "changed", "bucket", "times", "conversation_name", "ended",
+)  # fmt: skip
+BLOCK_COLUMNS: Final = ("step", "start", *_SERVICE, "label", "change", *BLOCK_FIGURES)
+
+_TABLES: Final = f"""
+CREATE TABLE state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE names (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, text TEXT NOT NULL,
+    UNIQUE (kind, text));
+CREATE TABLE app_labels (app INTEGER NOT NULL, label INTEGER NOT NULL, kind TEXT NOT NULL,
+    ttl TEXT, at REAL NOT NULL, PRIMARY KEY (app, label)) WITHOUT ROWID;
+CREATE TABLE label_sets (id INTEGER PRIMARY KEY, labels TEXT NOT NULL UNIQUE);
+CREATE TABLE set_labels (label INTEGER NOT NULL, label_set INTEGER NOT NULL,
+    PRIMARY KEY (label, label_set)) WITHOUT ROWID;
+CREATE TABLE calls (seq INTEGER PRIMARY KEY, at REAL NOT NULL, segment INTEGER NOT NULL,
+    place INTEGER NOT NULL, app INTEGER NOT NULL, provider INTEGER NOT NULL,
+    model INTEGER NOT NULL, outcome INTEGER NOT NULL, cause INTEGER NOT NULL,
+    label_set INTEGER NOT NULL, conversation INTEGER NOT NULL, first REAL,
+    {_integers(FIGURES)});
+CREATE INDEX calls_at ON calls (at, app, provider, model, outcome, cause, label_set, breaks);
+CREATE INDEX calls_app ON calls (app, at);
+CREATE INDEX calls_conversation ON calls (conversation);
+CREATE TABLE call_ids (seq INTEGER PRIMARY KEY, ids TEXT NOT NULL);
+CREATE TABLE conversations (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+    app INTEGER NOT NULL, provider INTEGER NOT NULL, model INTEGER NOT NULL,
+    began REAL NOT NULL, ended REAL NOT NULL, {_integers(FIGURES)});
+CREATE INDEX conversations_ended ON conversations (ended);
+""" + "".join(
+    f"CREATE TABLE {table.name} ({table.columns}, PRIMARY KEY ({', '.join(table.key)}))"
+    " WITHOUT ROWID;\n"
+    for table in SUM_TABLES
+)
+#: What one transaction adds; empty between two of them.
+ADDED_TABLES: Final = ("added", "added_blocks", "added_tags")
+_TEMPORARY: Final = f"""
+PRAGMA temp_store=MEMORY;
+CREATE TEMP TABLE added ({", ".join(ADDED_COLUMNS)});
+CREATE TEMP TABLE added_blocks ({", ".join(BLOCK_COLUMNS)});
+CREATE TEMP TABLE added_tags (seq, tag);
+""" + "".join(f"CREATE TEMP TABLE {table.fresh} ({table.columns});\n" for table in SUM_TABLES)
+
+
+def create(path: Path) -> sqlite3.Connection:
+    """A new file, without calls; an earlier one is deleted."""
+    remove(path)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    database = _connected(path)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.executescript(
+        f"BEGIN; PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
+        f" {_TABLES} COMMIT;"
+    )
+    return database
+
+
+def create_in_memory() -> sqlite3.Connection:
+    """Used by any thread, one at a time."""
+    database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    database.executescript(_TABLES + _TEMPORARY)
+    return database
+
+
+def open_to_write(path: Path) -> sqlite3.Connection | None:
+    """None where there is no such file, or one of another version."""
+    if not path.exists():
+        return None
+    try:
+        database = _connected(path)
+    except sqlite3.DatabaseError:
+        return None
+    try:
+        if _is_ours(database):
+            return database
+    except sqlite3.DatabaseError:
+        pass
+    database.close()
+    return None
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Tables without rows where there is no file yet."""
+    if not path.exists():
+        return create_in_memory()
+    database = connect_read_only(path, any_thread=True)
+    database.execute("PRAGMA mmap_size=1073741824")
+    database.execute("PRAGMA cache_size=-16384")
+    return database
+
+
+def remove(path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(
+        path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False
+    )
+    try:
+        # What a crash of the machine loses is read from the log again.
+        database.execute("PRAGMA synchronous=NORMAL")
+        # In a daemon, which stays small, for as long as it runs.
+        database.execute("PRAGMA cache_size=-4096")
+        database.executescript(_TEMPORARY)
+    except sqlite3.DatabaseError:  # no database
+        database.close()
+        raise
+    return database
+
+
+def _is_ours(database: sqlite3.Connection) -> bool:
+    found = [
+        database.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version")
+    ]
+    return found == [APPLICATION, VERSION]

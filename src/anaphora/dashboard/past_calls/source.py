@@ -1,0 +1,321 @@
+"""Past calls as pages and reports ask for them: those of an audit log here, those that a program
+holds in memory in `memory`."""
+
+from __future__ import annotations
+
+import copy
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from anaphora import errors
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.audit.log_postgres import PostgresLog
+from anaphora.dashboard.sentences import sentence_of
+from anaphora.dashboard.values import (
+    CallPage,
+    CallQuery,
+    ConversationRow,
+    Names,
+    Overview,
+    ProviderRow,
+    ShownCall,
+    ShownConversation,
+    View,
+)
+from anaphora.errors import Io
+
+from .adding import KEPT_CALLS, FillState, Pause
+from .following import Filler, FillThread, read_state
+from .listing import (
+    call_rows,
+    conversation_calls,
+    conversation_rows,
+    find_conversation,
+    shared_id,
+)
+from .log_tail import PlacedRow, tail_of
+from .queries import Selection, SumQueries, block_sums, first_bytes
+from .schema import ALL_CALLS, MINUTE, THIRD, open_to_read
+from .sums import BlockSums, CallTotals, masked
+
+_ERRORS = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
+
+
+class PastCalls:
+    """Queries of the tables. Methods may read files: call them outside of an event loop."""
+
+    masked_for: str | None = None
+    """The app that sees its own calls only, without what they read of other apps."""
+
+    def reading(self) -> AbstractContextManager[tuple[sqlite3.Connection, FillState]]:
+        """One state of the tables."""
+        raise NotImplementedError
+
+    def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
+        """The calls of these rows that are still there."""
+        raise NotImplementedError
+
+    def version(self) -> int:
+        """Grows when calls are added."""
+        raise NotImplementedError
+
+    def calls(self, query: CallQuery) -> CallPage:
+        raise NotImplementedError
+
+    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
+        """The calls of a view, the oldest first; at most `limit`, the newest ones."""
+        raise NotImplementedError
+
+    def range(self, view: View) -> tuple[float, float]:
+        """That of a view, as far as it is widened."""
+        return view.since, view.until
+
+    @contextmanager
+    def selection(self, view: View) -> Iterator[Selection]:
+        app, wanted = self.masked_for, view
+        if app is not None:
+            wanted = replace(view, app=app)
+        with self.reading() as (database, state):
+            of = Selection(database, state, wanted, *self.range(view), masked=app is not None)
+            of.empty = of.empty or (app is not None and view.app not in (None, app))
+            yield of
+
+    # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
+
+    def names(self, view: View) -> Names:
+        """Those of the range, without its filters."""
+        view = replace(view, app=self.masked_for, provider=None, model=None, label=None)
+        with self.selection(view) as of:
+            if of.empty:
+                return Names()
+            text, values = of.filters()
+            since = view.since // THIRD * THIRD
+            # Those of longer steps, and of the current hour.
+            steps = (THIRD, since), (MINUTE, max(since, of.state.longer_until))
+            rows = {
+                row
+                for step, start in steps
+                for row in of.database.execute(
+                    "SELECT DISTINCT app, provider, model FROM sums WHERE step = ?"
+                    f" AND label_set = ? AND start >= ? AND start < ?{text}",
+                    (step, ALL_CALLS, start, view.until, *values),
+                )
+            }
+            labels = of.database.execute(
+                f"SELECT DISTINCT label FROM app_labels WHERE at >= ?{text}", (since, *values)
+            ).fetchall()
+            texts = of.names(("app", "provider", "model", "label"))
+        columns = [sorted({texts[id] for id in ids} - {""}) for ids in zip(*rows, strict=True)]
+        apps, providers, models = columns or ([], [], [])
+        return Names(
+            apps=apps,
+            providers=providers,
+            models=models,
+            labels=sorted(texts[id] for (id,) in labels),
+        )
+
+    def overview(self, view: View) -> Overview:
+        with self.selection(view) as of:
+            queries = SumQueries(of)
+            steps, found = queries.steps, queries.points()
+            apps, providers, models = queries.by_name()
+            causes, failed = queries.causes(), queries.outcomes("app")
+        total = CallTotals()
+        for sums in found.values():
+            total.add_sums(sums)
+        outcomes: dict[str, int] = {}
+        for (_, outcome), count in failed.items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+        return Overview(
+            total=total,
+            points=steps.points(found),
+            apps=apps,
+            providers=providers,
+            models=models,
+            causes=causes,
+            outcomes=outcomes,
+        )
+
+    def blocks(self, view: View) -> Sequence[BlockSums]:
+        """By label, those with the most tokens first."""
+        with self.selection(view) as of:
+            return block_sums(of)
+
+    def providers(self, view: View) -> Sequence[ProviderRow]:
+        """Calls, failures, retries, latency and refusals; the rest is what a host knows."""
+        with self.selection(view) as of:
+            queries = SumQueries(of)
+            sums, failed, times = (
+                queries.by_provider(),
+                queries.outcomes("provider"),
+                first_bytes(of),
+            )
+        rows: list[ProviderRow] = []
+        for name, (calls, failures, retries) in sorted(sums.items()):
+            if not name:  # refused before it was known
+                continue
+            median, most = times.get(name, (None, None))
+            refusals = {
+                outcome: count
+                for (provider, outcome), count in failed.items()
+                if provider == name and _is(outcome, errors.Upstream, errors.Denied)
+            }
+            rows.append(
+                ProviderRow(
+                    name=name,
+                    calls=calls,
+                    failed=failures,
+                    retries=retries,
+                    first_p50=median,
+                    first_p99=most,
+                    refusals=refusals,
+                )
+            )
+        return rows
+
+    def denied(self, view: View) -> dict[str, dict[str, int]]:
+        """Calls that the daemon refused, by app and by the class of the error."""
+        with self.selection(view) as of:
+            failed = SumQueries(of).outcomes("app")
+        denied: dict[str, dict[str, int]] = {}
+        for (app, outcome), count in failed.items():
+            if _is(outcome, errors.Denied):
+                denied.setdefault(app, {})[outcome] = count
+        return denied
+
+    # ── Conversations ────────────────────────────────────────────────────────────────────────────
+
+    def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]:
+        """Those with a call within the view, the latest first; their sums are over all calls."""
+        with self.selection(view) as of:
+            return conversation_rows(of, limit)
+
+    def conversation(self, id: str) -> ShownConversation | None:
+        with self.reading() as (database, _):
+            row = find_conversation(
+                database, id, self.masked_for, masked=self.masked_for is not None
+            )
+            if row is None:
+                return None
+            rows, left_out = conversation_calls(database, id)
+        return ShownConversation(row=row, calls=self.shown(rows), left_out=left_out)
+
+
+class LogCalls(PastCalls):
+    """The calls of an audit log: rows from the log, sums from the file `path`, which a thread
+    fills.
+
+    All calls as the operator may see them. `for_app` gives the same for one app: only its calls,
+    without what they read of other apps.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        log: str | Path | PostgresLog,
+        *,
+        clock: Callable[[], float] = time.time,
+        kept_calls: int = KEPT_CALLS,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._log = log if isinstance(log, PostgresLog) else Path(log).absolute()
+        filler = Filler(self._path, self._log, clock=clock, kept_calls=kept_calls)
+        self._thread = FillThread(filler)
+
+    def start(self) -> None:
+        """Begins to fill in the background."""
+        self._thread.start()
+
+    def fill(self, pause: Pause = lambda _: None) -> None:
+        """Adds all that is new in the log. For use without `start`."""
+        self._thread.fill(pause)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def for_app(self, app: str) -> LogCalls:
+        """As the app may see it. Shares the file and the thread."""
+        other = copy.copy(self)
+        other.masked_for = app
+        return other
+
+    @property
+    def problem(self) -> str:
+        """Why the latest calls are missing; empty where they are not."""
+        return self._thread.problem
+
+    @property
+    def behind(self) -> bool:
+        """Whether many calls of the log are not in the sums yet."""
+        return self._thread.filler.behind
+
+    def state(self) -> FillState:
+        with self.reading() as (_, state):
+            return state
+
+    def version(self) -> int:
+        self._thread.asked()
+        return self._thread.version
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, FillState]]:
+        self._thread.asked()
+        try:
+            with self._thread.filler.swapping:
+                database = open_to_read(self._path)
+                database.execute("BEGIN")
+                state = read_state(database)
+        except sqlite3.Error as error:
+            raise Io(f"{self._path}: cannot be read: {error}") from None
+        with closing(database):
+            try:
+                yield database, state
+            except sqlite3.Error as error:
+                raise Io(f"{self._path}: cannot be read: {error}") from None
+
+    def calls(self, query: CallQuery) -> CallPage:
+        with self.selection(query.view) as of:
+            rows = call_rows(of, query)
+            more = len(rows) > query.limit
+            rows = rows[: query.limit]
+            before = None
+            if more and rows:
+                is_shared = isinstance(self._log, PostgresLog)
+                before = shared_id(of.database, rows[-1]) if is_shared else str(rows[-1][0])
+        return CallPage(calls=self.shown(rows), before=before)
+
+    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
+        query = CallQuery(view=view, limit=limit)
+        with self.selection(view) as of:
+            rows = call_rows(of, query)[:limit]
+        return (call for call in self._read(reversed(rows)) if call is not None)
+
+    def shown(self, rows: Sequence[PlacedRow]) -> list[ShownCall]:
+        return [
+            ShownCall(id=self._id(row, call), call=call, sentence=sentence_of(call))
+            for row, call in zip(rows, self._read(rows), strict=True)
+            if call is not None
+        ]
+
+    def _id(self, row: PlacedRow, call: AuditEnvelope) -> str:
+        """The number of a row tells how many calls there were: nothing for an app to know."""
+        is_own = self.masked_for is not None
+        return (call.call_id or f"turn-{call.turn}") if is_own else str(row[0])
+
+    def _read(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
+        """The calls of rows; None where one is no longer in the log."""
+        for call in tail_of(self._log).calls(rows):
+            if call is None or self.masked_for is None:
+                yield call
+            else:  # never trust the file of sums with another app's call
+                yield masked(call) if call.app == self.masked_for else None
+
+
+def _is(outcome: str, base: type, but: type | tuple[type, ...] = ()) -> bool:
+    found = _ERRORS.get(outcome)
+    return found is not None and issubclass(found, base) and not issubclass(found, but or ())

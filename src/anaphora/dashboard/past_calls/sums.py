@@ -1,0 +1,168 @@
+"""Sums of calls, and what a call adds to them: in all, by block of its prompt, and as its app may
+see it.
+
+Amounts are nano-dollars.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.values import Ttl
+
+
+class CallTotals(msgspec.Struct, kw_only=True):
+    """The sums of some calls. Amounts are nano-dollars; calls whose cost is unknown are counted
+    apart, and not as 0."""
+
+    calls: int = 0
+    failed: int = 0
+    input: int = 0
+    read: int = 0
+    written: int = 0
+    output: int = 0
+    cost_nano_usd: int = 0
+    """With what was charged for attempts without a bill."""
+    unpriced: int = 0
+    """Calls whose cost is unknown; failed ones without usage are not among them."""
+    saved_nano_usd: int = 0
+    breaks: int = 0
+    """Calls that paid again for what was cached, because the prompt had changed."""
+    lost: int = 0
+    """Tokens that could have been read and were paid again, for whatever reason."""
+    lost_nano_usd: int = 0
+    unbilled_nano_usd: int = 0
+    """The part of the cost that no bill confirms: for streams that were left, and requests that
+    were sent and never answered."""
+    unreported: int = 0
+    """Input tokens of bills that do not say what was read: they are in no share."""
+
+    def add(self, call: AuditEnvelope) -> None:
+        usage = call.usage
+        self.calls += call.repeats
+        self.failed += call.repeats if call.outcome != "ok" else 0
+        self.input += usage.input
+        self.read += usage.read or 0
+        self.unreported += usage.input if usage.read is None else 0
+        self.written += usage.written_total
+        self.output += usage.output or 0
+        if call.cost_nano_usd is not None:
+            self.cost_nano_usd += call.cost_nano_usd
+        elif not call.unbilled_nano_usd and (call.outcome == "ok" or usage.output is not None):
+            self.unpriced += 1
+        self.cost_nano_usd += call.unbilled_nano_usd
+        self.unbilled_nano_usd += call.unbilled_nano_usd
+        self.saved_nano_usd += call.saved_nano_usd or 0
+        self.breaks += call.broke
+        self.lost += call.lost
+        self.lost_nano_usd += call.lost_nano_usd or 0
+
+    def add_sums(self, other: CallTotals) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def read_share(self) -> float | None:
+        return self.read / self.reported if self.reported else None
+
+    @property
+    def reported(self) -> int:
+        """Input tokens of bills that say what was read."""
+        return self.input - self.unreported
+
+
+class BlockSums(msgspec.Struct, kw_only=True):
+    """The blocks of one label over some calls: their tokens, and what they cost."""
+
+    label: str = ""
+    kind: str = ""
+    """`tool`, `system` or `messages`."""
+    calls: int = 0
+    """Those with a bill: a call that failed has no tokens here."""
+    tokens: int = 0
+    read: int = 0
+    """Of `tokens`, read from the cache: those before the end of what each call read."""
+    cost_nano_usd: int = 0
+    """The cost of the prompts in proportion to the tokens; without calls of unknown cost."""
+    unpriced: int = 0
+    """Of `calls`, those."""
+    breaks: int = 0
+    """Calls in which a change of this block broke the prefix."""
+    lost: int = 0
+    """Tokens that were paid again because of them."""
+    lost_nano_usd: int = 0
+    changes: dict[str, int] = {}
+    """Those breaks by the kind of change."""
+    unreported: int = 0
+    """Of `tokens`, those of bills that do not say what was read: they are in no share."""
+    ttl: Ttl | None = None
+    """Of the latest marker at its end."""
+
+    def add_sums(self, other: BlockSums) -> None:
+        """Adds those of later calls."""
+        self.kind = other.kind or self.kind
+        self.calls += other.calls
+        self.tokens += other.tokens
+        self.read += other.read
+        self.cost_nano_usd += other.cost_nano_usd
+        self.unpriced += other.unpriced
+        self.unreported += other.unreported
+        self.breaks += other.breaks
+        self.lost += other.lost
+        self.lost_nano_usd += other.lost_nano_usd
+        for kind, count in other.changes.items():
+            self.changes[kind] = self.changes.get(kind, 0) + count
+        self.ttl = other.ttl or self.ttl
+
+    @property
+    def read_share(self) -> float | None:
+        reported = self.tokens - self.unreported
+        return self.read / reported if reported else None
+
+
+def block_shares(call: AuditEnvelope) -> list[int]:
+    """What the blocks of a call add: whether it was billed, and whether its cost is unknown; then
+    the tokens of each block, those that were read, their cost, and tokens whose reads were not
+    reported. Nothing for a call without a bill. Tokens of blocks are counted, those of the bill may
+    be other ones: what was read is the same share of both."""
+    usage, tokens = call.usage, [block.tokens for block in call.blocks]
+    billed, total, cost = usage.input, sum(tokens), _prompt_nano_usd(call)
+    if billed <= 0:
+        return [0] * (2 + 4 * len(tokens))
+    left, read = (usage.read or 0) * total // billed, list[int]()
+    for each in tokens:
+        part = each if each < left else left
+        read.append(part)
+        left -= part
+    none = [0] * len(tokens)
+    costs = [cost * each // total for each in tokens] if cost and total else none
+    unreported = tokens if usage.read is None else none
+    return [1, int(cost is None), *tokens, *read, *costs, *unreported]
+
+
+def _prompt_nano_usd(call: AuditEnvelope) -> int | None:
+    """The cost of a call without its output; None where it is unknown."""
+    if call.cost_nano_usd is None or call.output_nano_usd is None:
+        return None
+    return max(call.cost_nano_usd - call.output_nano_usd, 0)
+
+
+def masked(call: AuditEnvelope) -> AuditEnvelope:
+    """A call as its app may see it, without what other apps have in a cache that they share.
+
+    The verdict of a row is the app's own already. A read that was not reported is 0, whether
+    something is hidden or not; the hash of the response would tell its usage."""
+    own = call.own
+    if own is not None:
+        unbilled = own.unbilled_nano_usd
+        call = replace(
+            call,
+            usage=own.usage,
+            cost_nano_usd=own.cost_nano_usd,
+            saved_nano_usd=own.saved_nano_usd,
+            unbilled_nano_usd=call.unbilled_nano_usd if unbilled is None else unbilled,
+            own=None,
+        )
+    return replace(call, usage=replace(call.usage, read=call.usage.read or 0), raw_hash="")

@@ -1,0 +1,372 @@
+"""Calls of a program: where they go, requests and responses as they pass, and their verdicts."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+from blake3 import blake3
+
+from anaphora import catalog, wire
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
+from anaphora.errors import InvalidRequest
+from anaphora.redaction import shown_url
+from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail
+from anaphora.wire import Wire
+
+#: Parts of the paths of calls that count tokens.
+_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
+#: A part of the request's path that tells the wire,
+PATHS = (
+    ("/chat/completions", "openai_chat"),
+    ("/responses", "openai_responses"),
+    ("/messages", "anthropic"),
+    ("generatecontent", "gemini"),
+    ("/api/chat", "ollama"),
+)
+#: and the end of the path where a prompt is posted.
+_ENDS = (
+    *PATHS[:3],
+    (":generatecontent", "gemini"),
+    (":streamgeneratecontent", "gemini"),
+    *PATHS[4:],
+)
+
+#: Larger bodies are relayed, but not kept for observers.
+KEPT_BYTES = 32 * 1024 * 1024
+
+#: Names in lower case, duplicates kept, in the order they were sent.
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def header_of(headers: Headers, name: str) -> str:
+    """The value of a header, the last where it is sent twice; empty where it is missing."""
+    return next((value for each, value in reversed(headers) if each == name), "")
+
+
+class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests below a path prefix go. Only configuration decides that, never a request."""
+
+    prefix: str
+    """The first step of the path, `/anthropic`; empty for the default route of a wire's paths."""
+    provider: str
+    """A provider of the catalog; empty where it is not known, and calls are not judged."""
+    upstream: str
+    """The base URL, such as https://api.anthropic.com."""
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request as it goes upstream, credentials included. Its repr shows neither headers nor
+    query."""
+
+    method: str
+    route: ProxyRoute
+    path: str
+    """As it goes upstream, still percent-encoded, without the query."""
+    query: str
+    """As it was sent, which may hold a key."""
+    headers: Headers
+    started: float = 0.0
+    """When it arrived, in seconds since 1970."""
+    body: bytes | AsyncIterator[bytes]
+    """Pieces where it is too large to keep; for the network also where it is still arriving."""
+
+    def __repr__(self) -> str:
+        return f"<UpstreamRequest {self.method} {self.route.upstream}{self.path}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("method", self.method), ("path", self.path)]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of a response, and when it came: seconds after the request was sent."""
+
+    seconds: float
+    data: bytes
+
+
+class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
+    """A request and its response, as they passed. Never written anywhere as it is: headers and
+    query hold keys."""
+
+    number: int
+    started: float
+    """Seconds since 1970."""
+    method: str
+    route: ProxyRoute
+    path: str
+    query: str
+    request_headers: Headers
+    request_body: bytes | None
+    """As it was received, before markers were placed; None where it was too large to keep, or did
+    not arrive to its end."""
+    sent_body: bytes | None = None
+    """What went upstream, where that differs: markers were placed."""
+    status: int = 0
+    """0 where no response began."""
+    response_headers: Headers = ()
+    pieces: list[Piece] | None = None
+    """Still content-encoded; None where the response was too large to keep."""
+    began: float | None = None
+    """When the response's headers came, in seconds after the request was sent."""
+    ended: float = 0.0
+    outcome: Literal["complete", "cancelled", "failed"] = "complete"
+    """`cancelled`: the program went away. `failed`: upstream did not answer, or not to its end."""
+    error: str = ""
+    """Why it failed, without secrets."""
+    notices: tuple[Notice, ...] = ()
+    """Addresses in the response that bypass the proxy: what is sent there is not seen."""
+
+    def __repr__(self) -> str:
+        return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("number", self.number), ("method", self.method), ("path", self.path)]
+
+
+CallKind: TypeAlias = Literal[
+    "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged"
+]
+"""`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
+answered with an error. `cancelled`: the program went away. `failed`: no complete answer came.
+`counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why."""
+
+#: The outcome of each kind of call; calls of other kinds are no calls of a model.
+OUTCOMES: dict[CallKind, str] = {
+    "judged": "ok",
+    "not_judged": "ok",
+    "error": "Upstream",
+    "failed": "Transport",
+    "cancelled": "CancelledError",
+}
+
+
+#: The largest body that is decompressed.
+_MOST_DECODED = 64 * 1024 * 1024
+_FIRST_ERROR = 400
+
+
+def wire_at(path: str) -> str | None:
+    """The wire of requests that are posted to a path; None where no prompt is posted."""
+    low = path.lower()
+    return next((name for end, name in _ENDS if low.endswith(end)), None)
+
+
+def counts_tokens(path: str) -> bool:
+    """Whether a path counts the tokens of a prompt, which is not billed."""
+    return any(part in path.lower() for part in _COUNTING)
+
+
+class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
+    request: bytes
+    response: bytes
+    wire: str
+    headers: dict[str, str] = {}
+    """Of the request, by their names in lower case. Never shown."""
+    id: str = ""
+    provider: str = ""
+    model: str = ""
+    host: str = ""
+    path: str = ""
+    stream: bool = False
+    started: float | None = None
+    began: float | None = None
+    """When the response began."""
+    ended: float | None = None
+
+    def codec(self) -> tuple[Wire, str]:
+        """The wire in the provider's dialect, and the provider whose models it serves: as it is
+        logged where it is not known."""
+        return self._spoken()[:2]
+
+    @property
+    def stores_responses(self) -> bool:
+        """Whether a later request may continue the reply by its id."""
+        return self._spoken()[2]
+
+    def _spoken(self) -> tuple[Wire, str, bool]:
+        return _spoken(self.provider, self.wire, self.host, self.path if self.host else "")
+
+    def reply(self, codec: Wire) -> Reply:
+        """The response; raises when it cannot be read."""
+        if not self.stream:
+            return codec.read_reply(self.response)
+        reader = codec.reader()
+        last = [*reader.feed(self.response), *reader.close()][-1]
+        if isinstance(last, ReplyEnd):
+            return last.reply
+        message = f": {last.message}" if isinstance(last, ReplyFail) else ""
+        raise InvalidRequest(f"the stream ends in an error{message}", path="response")
+
+
+@functools.lru_cache(maxsize=256)
+def _spoken(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str, bool]:
+    row = None
+    provider = catalog.provider_named(named) if named else None
+    if host:
+        row = catalog.dialects().at_host(host, wire_name, path)
+    elif provider is not None:
+        try:
+            row = catalog.dialects().find(provider, wire_name)
+        except InvalidRequest:
+            row = None  # not known to use this wire; read it as the wire's own provider
+    # A wire is as its own provider implements it: that one's row holds addresses only.
+    is_own = row is None or row.provider == wire.PROVIDERS[wire_name]
+    codec = wire.get(wire_name) if row is None or is_own else wire.codec_for(row)
+    if provider is None:
+        provider = row.provider if row is not None else named
+    stores = wire.features(wire_name).stores_responses
+    return codec, provider or wire.PROVIDERS[wire_name], stores
+
+
+class _NamedModel(msgspec.Struct):
+    model: str = ""
+
+
+_named = msgspec.json.Decoder(_NamedModel).decode
+
+
+def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
+    """The kind of a call, and why it is not judged. A program may close the connection when it has
+    got all it needs, so a cancelled call may have a complete answer."""
+    if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
+        return call.outcome, why_ended(call)
+    if call.method == "POST" and counts_tokens(path):
+        return "counts_tokens", "not billed"
+    if call.status >= _FIRST_ERROR:
+        return "error", _error(call, wire)
+    if call.method != "POST" or not wire:
+        return "other", "not a call of a model"
+    if not call.route.provider:
+        return "not_judged", "the provider is not known, and so are its cache rules"
+    if call.request_body is None or call.pieces is None:
+        return "not_judged", "too large to keep"
+    return "judged", ""
+
+
+def named_model(call: RelayedCall) -> str:
+    """The model that a request names, where its body does and can be read."""
+    try:
+        return _named(call.request_body or b"").model
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
+
+
+def why_ended(call: RelayedCall) -> str:
+    if call.outcome == "cancelled":
+        return "the program did not wait for the answer"
+    return call.error or "no complete answer"
+
+
+def _error(call: RelayedCall, wire: str) -> str:
+    """The provider's error in a line."""
+    if not wire or not call.pieces:
+        return f"status {call.status}"
+    try:
+        answer = whole_answer(call)
+    except (InvalidCompression, UnknownCompression):
+        return f"status {call.status}"
+    logged = LoggedCall(request=b"", response=answer, wire=wire, provider=call.route.provider)
+    codec, _ = logged.codec()
+    return str(codec.read_error(call.status, dict(call.response_headers), answer))
+
+
+def whole_answer(call: RelayedCall) -> bytes:
+    """The whole response without its content encoding."""
+    data = b"".join([piece.data for piece in call.pieces or ()])
+    encoding = header_of(call.response_headers, "content-encoding")
+    return decoded(data, encoding, _MOST_DECODED) if encoding else data
+
+
+def as_logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCall:
+    headers = dict(call.request_headers)
+    body = call.sent_body or call.request_body or b""
+    content_type = header_of(call.response_headers, "content-type").lower()
+    encoding = headers.get("content-encoding", "")
+    return LoggedCall(
+        request=decoded(body, encoding, _MOST_DECODED) if encoding else body,
+        response=answer,
+        wire=wire,
+        headers=headers,
+        provider=call.route.provider,
+        path=path,
+        stream="application/json" not in content_type or answer.lstrip()[:1] == b"[",
+        started=call.started,
+        began=None if call.began is None else call.started + call.began,
+    )
+
+
+#: Headers and query parameters that hold credentials.
+_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
+_QUERY = ("key", "api_key", "access_token")
+#: Of those, the ones that do not stand for an account.
+_NO_ACCOUNT = ("cookie",)
+#: Requests whose digest is kept.
+_MOST_KNOWN = 64
+
+#: Names and values.
+Credentials: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def checked_upstream(url: str, name: str = "upstream") -> str:
+    """A base URL without a slash at its end."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid, parts = False, urlsplit("")
+    if not valid or not url.isascii() or not url.isprintable() or " " in url:
+        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    return url.rstrip("/")
+
+
+def decoded_path(path: str) -> str:
+    """A path without percent encoding."""
+    return unquote(path)
+
+
+def credentials(headers: Headers, query: str) -> Credentials:
+    """The credentials of a request, by the name of their header or parameter."""
+    found = [pair for pair in headers if pair[0] in _HEADERS]
+    if query:
+        found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
+    return tuple(found)
+
+
+def keys_in(found: Credentials) -> list[str]:
+    """The keys, without the scheme before them."""
+    return [
+        value.partition(" ")[2] if name == "authorization" and " " in value else value
+        for name, value in found
+    ]
+
+
+class Accounts:
+    """Tells apart where requests go, account included, without a key in it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[tuple[str, Credentials], str] = {}
+        """The digests of recent requests, which are mostly those of the next one."""
+
+    def digest(self, route: ProxyRoute, found: Credentials) -> str:
+        """The same for requests of one account; it says nothing in another process."""
+        known = self._known.get((route.upstream, found))
+        if known is not None:
+            return known
+        digest = blake3(route.upstream.encode(), key=self._key)
+        for name, value in found:
+            if name not in _NO_ACCOUNT:
+                digest.update(b"\0" + value.encode(errors="replace"))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        known = self._known[route.upstream, found] = digest.hexdigest(16)
+        return known

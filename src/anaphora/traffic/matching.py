@@ -1,0 +1,274 @@
+"""Which conversation a request belongs to, and its verdict by the requests before it.
+
+pairs = RequestPairs()                 requests that have been sent: watch, hooks, explain
+earlier = pairs.add(request)
+before, verdict, expected = judge_request(earlier, request, price)
+
+call = RememberedCall(...)             requests that are to be sent: the daemon
+call.plan, call.expect(rules), call.judge(rules, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from anaphora.cache import EarlierCall, PrefixIndex
+from anaphora.cache.compared_prompt import ComparedPrompt
+from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.verdict import (
+    Diagnosis,
+    Prediction,
+    SentCall,
+    Verdict,
+    comparable,
+    judge,
+    judge_matched,
+    predict_after,
+    saved_usd,
+)
+from anaphora.cache.verdict.judgement import ComparedCall, JudgedPair
+from anaphora.cache.verdict.values import agrees
+from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.rendered import Plan
+
+from .planning import PlannedCall
+from .sent_requests import SentRequest
+
+_Scope: TypeAlias = tuple[str, ...]
+
+
+class RequestPairs:
+    """Finds for each request the one before it: of its model at its host, else of the model or host
+    that its conversation changed from."""
+
+    def __init__(
+        self,
+        most_calls: int = 4096,
+        most_bytes: int = 64 * 1024 * 1024,
+        *,
+        steps: LearnedSteps | None = None,
+    ) -> None:
+        """`most_bytes` limits the prompts of the requests that are remembered. `steps` is what
+        earlier bills have shown, and learns from these."""
+        self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._steps = LearnedSteps() if steps is None else steps
+        self._only: dict[_Scope, _Scope | None] = {}
+        """The one model and host of a provider whose requests were seen; None where there are
+        several, and only then are they remembered anywhere."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the remembered prompts."""
+        return max(self._near.size, self._anywhere.size)
+
+    def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
+        """Remembers a request, and returns the one before it."""
+        sent = request.sent
+        prompt = ComparedPrompt(sent.rendered, Plan())
+        scope = request.provider, request.wire
+        own = *scope, request.model, sent.route
+        if self._only.setdefault(scope, own) not in (own, None):
+            self._only[scope] = None
+            for each in self._near.calls():
+                if (each.provider, each.wire) == scope:
+                    _remember(self._anywhere, each, scope)
+        earlier = _remember(self._near, request, own, prompt)
+        if self._only[scope] is None:
+            other = _remember(self._anywhere, request, scope, prompt)
+            if other is not None and other.continues and not (earlier and earlier.continues):
+                # The same prompt for another model is a conversation of its own.
+                grown = len(sent.rendered) > len(other.call.sent.rendered)
+                earlier = other if grown else earlier
+        prompt.hashed = None
+        self._learn(request, earlier)
+        return earlier
+
+    def _learn(self, request: SentRequest, earlier: EarlierCall[SentRequest] | None) -> None:
+        """Gives a request the rules of its conversation, and learns from its bill for later
+        conversations."""
+        sent, rules = request.sent, request.catalog_rules
+        request.follow(earlier)
+        if earlier is None or not earlier.continues or not same_cache(earlier.call, request):
+            request.rules = self._steps.begin(sent.route, rules)
+        if sent.usage is not None:
+            read, conversation = sent.usage.read, request.conversation
+            self._steps.learn(sent.route, rules, read, conversation=conversation)
+
+
+def same_cache(one: SentRequest, two: SentRequest) -> bool:
+    """Whether two requests are of one model at one account."""
+    of_one = one.provider, one.wire, one.model, one.sent.route
+    return of_one == (two.provider, two.wire, two.model, two.sent.route)
+
+
+def _remember(
+    index: PrefixIndex[SentRequest],
+    request: SentRequest,
+    scope: _Scope,
+    prompt: ComparedPrompt | None = None,
+) -> EarlierCall[SentRequest] | None:
+    return index.add(
+        request.sent.rendered,
+        request,
+        scope=scope,
+        hints=request.hints,
+        reply_id=request.reply_id,
+        prompt=prompt,
+    )
+
+
+def paired(
+    requests: Iterable[SentRequest], steps: LearnedSteps | None = None
+) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
+    """Each request with the one before it."""
+    pairs = RequestPairs(steps=steps)
+    for request in requests:
+        yield pairs.add(request), request
+
+
+def judge_request(
+    earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
+) -> JudgedPair:
+    """The verdict on a request, what it is judged against, and the prediction by their markers,
+    where that was made for the verdict."""
+    sent, rules = request.sent, request.rules
+    pair = judge_matched(
+        earlier,
+        sent,
+        rules,
+        price=price,
+        profile=request.profile,
+        diagnosis=request.diagnosis,
+    )
+    marked = (each.marks.marks or each.marks.automatic for each in (pair.before, sent) if each)
+    if not rules.slots.value and any(marked):
+        return pair._replace(expected=None)  # markers do not count for the verdict there
+    return pair
+
+
+class RememberedCall(ComparedCall, kw_only=True, eq=False):
+    """A call of a program whose requests are changed or delegated, from when it is planned on.
+    `conversation` is an id."""
+
+    conversation: str
+    planned: PlannedCall | None = None
+    earlier: EarlierCall[RememberedCall] | None = None
+    """Until the call is answered."""
+    failed: bool = False
+    """Nothing was cached by it: later calls are compared with the one before it."""
+    compared: bool = False
+    before: SentCall | None = None
+    """What it is compared with, and"""
+    expected: Prediction | None = None
+    """what it should read by that; both once they were looked for."""
+    line: Any = None
+    """Where it is saved for other processes."""
+
+    @property
+    def continues(self) -> bool:
+        """Whether it continues an answered call of its conversation; until it is answered."""
+        earlier = answered_call(self.earlier)
+        return earlier is not None and earlier.continues
+
+    @property
+    def plan(self) -> Plan | None:
+        """Where markers should be; None: the request is left as it is."""
+        return None if self.planned is None else self.planned.plan
+
+    def fail(self) -> None:
+        """The call was not answered, so that nothing is known to be cached by it."""
+        self.failed = True
+        self.before = self.expected = None
+
+    def expect(self, rules: CacheRules) -> Prediction | None:
+        """What the call should read from the cache, by the program's own earlier calls; None where
+        there is none to compare with."""
+        before = self._before(rules)
+        if self.expected is None and before is not None:
+            later, self.expected = predict_after(before, self.sent, rules)
+            self.sent = replace(self.sent, rendered=later.rendered)
+        return self.expected
+
+    def judge(
+        self,
+        rules: CacheRules,
+        *,
+        price: Price | None,
+        profile: Profile | None,
+        diagnosis: Diagnosis | None = None,
+    ) -> Verdict:
+        """The verdict by the bill of `sent`; by the rules where there is none yet."""
+        before = self._before(rules)
+        left = 0
+        if self.expected is None and before is not None:
+            left = _read_all(before, self.sent, rules)
+        if left:
+            return _hit(self.sent, left, price, diagnosis)
+        expected, usage = self.expect(rules), self.sent.usage
+        billed = usage is not None and usage.read is not None
+        if billed and expected is not None and before is not None and before.usage is None:
+            expected = replace(expected, exact=False)  # an estimate is not to the token
+        return judge(
+            before,
+            self.sent,
+            rules,
+            expected=expected,
+            price=price,
+            profile=profile,
+            diagnosis=diagnosis,
+        )
+
+    def _before(self, rules: CacheRules) -> SentCall | None:
+        if not self.compared:
+            self.compared = True
+            sent, earlier = self.sent, answered_call(self.earlier)
+            self.before = comparable(earlier, sent.rendered, rules, at=sent.at)
+        return self.before
+
+
+def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
+    """What the call before had cached, where the bill shows that at least that was read; else 0."""
+    was, read = before.usage, None if sent.usage is None else sent.usage.read
+    if was is None or not read:
+        return 0
+    left = (was.read or 0) + (was.written_total or 0)
+    if rules.mechanism.value != "explicit":
+        left = max(left, rules.whole_granules(was.input or 0))
+    return left if read >= left else 0
+
+
+def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
+    """The verdict where everything was read: nothing has to be explained."""
+    usage = sent.usage
+    assert usage is not None
+    return Verdict(
+        result="hit",
+        left=left,
+        predicted=left,
+        billed=usage.read,
+        total=usage.input,
+        saved=saved_usd(usage, price),
+        diagnosis=diagnosis,
+        agrees=agrees(diagnosis, (), None, hit=True),
+    )
+
+
+def answered_call(
+    earlier: EarlierCall[RememberedCall] | None,
+) -> EarlierCall[RememberedCall] | None:
+    """The earlier call, or the one before it where it failed."""
+    while earlier is not None and earlier.call.failed:
+        before = earlier.call.earlier
+        if before is None:
+            return None
+        earlier = EarlierCall(
+            call=before.call,
+            continues=earlier.continues and before.continues,
+            chunks=min(earlier.chunks, before.chunks),
+            latest=before.latest,
+        )
+    return earlier

@@ -1,0 +1,131 @@
+"""Places cache markers in the requests of a program that is relayed: the `place` of the relay.
+
+    placer = Placer()
+    with running(routes, observers=[placer], place=placer) as proxy: ...
+
+Only markers are added to a request, by `wire.splice`. Whatever fails, the request goes upstream as
+the program sent it, with a notice here. As an observer it sees where a provider or a gateway
+rejects markers, and places none there any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
+from anaphora.errors import AnaphoraError
+from anaphora.redaction import shown_url
+from anaphora.redactor import Redactor
+from anaphora.values import Notice
+from anaphora.wire.splicing import splice
+
+from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_path, keys_in
+from .planning import ConversationPlans, OwnMarkers, read_request
+
+_FAILED = "markers_not_placed"
+#: Statuses of invalid requests, and what an error says that is about markers.
+_INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
+#: The largest error that is read.
+_MOST_ERROR = 1024 * 1024
+#: Notices that are kept.
+_MOST_NOTICES = 100
+
+
+class Placer:
+    """Called by the relay with each request; returns its body with markers, or None."""
+
+    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
+        """`own_markers`: markers that the program places itself are kept, and take slots first; or
+        all are replaced by the planner's."""
+        self._replace = own_markers == "replace"
+        self._plans = ConversationPlans(own_markers)
+        self._lock = threading.Lock()
+        self._accounts = Accounts()
+        self._rejected: set[str] = set()
+        """Base URLs that do not accept markers."""
+        self.placed = 0
+        """Requests that got markers."""
+        self.unchanged: Counter[str] = Counter()
+        """Requests that were left as they are, by the reason."""
+        self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
+        """The latest, about markers that were left out and requests that could not be read."""
+
+    @property
+    def failures(self) -> tuple[Notice, ...]:
+        """The notices about requests that were left as they are because something failed."""
+        return tuple(notice for notice in self.notices if notice.code == _FAILED)
+
+    def rejects(self, upstream: str) -> bool:
+        """Whether markers were rejected at a base URL."""
+        return upstream in self._rejected
+
+    def __call__(self, request: UpstreamRequest) -> bytes | None:
+        with self._lock:
+            try:
+                placed = self._place(request)
+            except AnaphoraError as problem:
+                placed = self._failure("cannot be read", str(problem), request)
+            except Exception as problem:
+                reason = f"{type(problem).__name__} while placing markers"
+                placed = self._failure("internal error", reason, request)
+            if isinstance(placed, bytes):
+                self.placed += 1
+                return placed
+            self.unchanged[placed] += 1
+            return None
+
+    def call_ended(self, call: RelayedCall) -> None:
+        """Notices where markers are rejected."""
+        if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
+            return
+        encoding = dict(call.response_headers).get("content-encoding", "")
+        try:
+            answer = decoded(b"".join(each.data for each in call.pieces), encoding, _MOST_ERROR)
+        except (InvalidCompression, UnknownCompression):
+            return
+        if not any(name in answer for name in _ABOUT_MARKERS):
+            return
+        with self._lock:
+            self._rejected.add(call.route.upstream)
+            where = call.route.provider or shown_url(call.route.upstream)
+            reason = f"{where} rejected a request with markers: none are placed there any more"
+            self._note([Notice(_FAILED, reason)])
+
+    def _place(self, request: UpstreamRequest) -> bytes | str:
+        """The body with markers, or why it has none."""
+        body, path = request.body, decoded_path(request.path)
+        if not isinstance(body, bytes):
+            return "too large"
+        if request.route.upstream in self._rejected:
+            return "markers were rejected"
+        headers = dict(request.headers)
+        read = read_request(request.method, request.route.provider, path, headers, body)
+        if read is None:
+            return "not a call of a model"
+        if not read.takes_markers:
+            return "no markers here"
+        found = credentials(request.headers, request.query)
+        account = self._accounts.digest(request.route, found)
+        planned = self._plans.add(read, scope=account, at=request.started)
+        plan, slots = planned.plan, read.rules.slots.value
+        if plan is None:
+            return "reuse is not expected"
+        if plan.automatic is not None:
+            slots -= read.rules.automatic_slots.value
+        spliced = splice(
+            body, plan, read.rendered, read.dialect, replace=self._replace, slots=slots
+        )
+        self._note((*plan.notices, *spliced.notices))
+        return "nothing to add" if spliced.body is body else spliced.body
+
+    def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
+        redact = Redactor(keys_in(credentials(request.headers, request.query)))
+        notice = f"a request was left without markers: {redact(reason)}"
+        self._note([Notice(_FAILED, notice, redact(decoded_path(request.path)))])
+        return kind
+
+    def _note(self, notices: Iterable[Notice]) -> None:
+        """Each notice once, however often it comes."""
+        self.notices.extend(notice for notice in notices if notice not in self.notices)

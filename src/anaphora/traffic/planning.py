@@ -1,0 +1,289 @@
+"""Where the markers of a program's requests should be, from the requests alone.
+
+    plans = ConversationPlans()
+    read = read_request(method, provider, path, headers, body)
+    planned = plans.add(read, scope=account, at=now)
+    planned.plan            None: leave the request as it is
+
+A program does not say which requests belong together, nor which will follow. Conversations follow
+from the beginnings of prompts, as the verdict does. Reuse is expected of a request that continues
+or begins like an earlier one, that has tools or a reply in it, or that asks for caching itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
+from anaphora.cache.plan import AppMemory, MatchedCallPlanner
+from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.plan.saved import (
+    SavedPlanner,
+    adopt_beginning,
+    adopt_conversation,
+    save_conversation,
+)
+from anaphora.catalog import CacheRules, Dialect
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Bills, for_model
+from anaphora.wire.markers import MARKER_PLACES
+from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.splicing import plannable
+
+from .calls import LoggedCall, counts_tokens, wire_at
+
+OwnMarkers: TypeAlias = Literal["keep", "replace"]
+"""What becomes of markers that a program places itself."""
+
+#: Models at accounts whose history is remembered.
+_MOST_MEMORIES = 64
+#: Calls whose continuation is recognised, and the bytes of their prompts.
+_MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
+#: The most blocks at the end of a prompt that may change from call to call, and how often that must
+#: be seen: an edited last message is nothing usual.
+_MOST_CHANGING, _TIMES_SEEN = 4, 2
+#: Fields by which a request continues what is stored at the provider.
+STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
+_STORED_FIELDS = frozenset(STORED_FIELDS)
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request of a program, cut into chunks."""
+
+    provider: str
+    dialect: Dialect | None
+    rendered: Rendered
+    """As the planner needs it: with the fields that may be added."""
+    rules: CacheRules
+    hints: CallHints
+    takes_markers: bool
+    """Its provider takes markers or a cache key in the body, and the whole prompt is in it."""
+    continues_stored: bool = False
+    """It takes a cache key, and continues a conversation that is stored at the provider."""
+
+
+class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
+    """A call with its plan, kept as long as a later call may continue it."""
+
+    plan: Plan | None
+    """None: the request is left as it is."""
+    state: ConversationState
+    chunks: int
+    changing: int = 0
+    """How many blocks of the call before, at its end, this one does not repeat."""
+    seen: int = 0
+    """How often in a row that many were not repeated."""
+    continued: bool = False
+    """A later call continues it; another one branches off."""
+    bills: Bills = ()
+    """(estimated, billed) tokens of the conversation."""
+    beginning: bytes | None = None
+    """The key of what its prompt shares with others."""
+
+
+def read_request(
+    method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
+) -> ReadRequest | None:
+    """None where it is not a call of a model, or of a provider that is not known. Header names are
+    in lower case. Raises `InvalidRequest` for one that cannot be read."""
+    wire = wire_at(path)
+    encoded = is_encoded(headers)
+    if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
+        return None
+    logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
+    codec, provider = logged.codec()
+    members = object_members(body, "$", request_error)
+    rendered = codec.split(members, (), path)
+    return read_split(
+        for_model(rendered, catalog.profile(provider, rendered.model)),
+        members,
+        hints_of(headers, members),
+        catalog.rules(provider, rendered.model, rendered.wire),
+        provider,
+        getattr(codec, "dialect", None),
+    )
+
+
+def may_take_markers(rules: CacheRules) -> bool:
+    """Whether some request of a model takes markers or a cache key."""
+    return rules.slots.value > 0 or rules.key_requests is not None
+
+
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Whether the body is compressed: markers cannot be placed in it."""
+    return headers.get("content-encoding", "identity").lower() not in ("", "identity")
+
+
+def read_split(
+    rendered: Rendered,
+    members: Members,
+    hints: CallHints,
+    rules: CacheRules,
+    provider: str,
+    dialect: Dialect | None,
+) -> ReadRequest:
+    """A request that was split before."""
+    rendered = plannable(rendered, members, rules, dialect)
+    marks = rendered.wire in MARKER_PLACES and bool(rendered.markers)
+    keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
+    fields = _STORED_FIELDS.intersection(members)
+    stored = bool(fields) and any(bytes(members[name]) != b"null" for name in fields)
+    return ReadRequest(
+        provider=provider,
+        dialect=dialect,
+        rendered=rendered,
+        rules=rules,
+        hints=hints,
+        takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
+        continues_stored=stored and keyed and bool(hints.previous_reply),
+    )
+
+
+class ConversationPlans:
+    """Plans the requests of all programs, each conversation with its own history. Bounded. Not for
+    use by several threads at once."""
+
+    def __init__(
+        self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`numbers` returns the first number of a model's conversations, where other processes
+        continue them."""
+        self._own_markers = own_markers
+        self._numbers = numbers
+        self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+
+    def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
+        """Plans a request and remembers it. `scope` is the account."""
+        own = _own_scope(request, scope)
+        call = self._start(request, own)
+        found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
+        return self._plan(call, request, found, own, at)
+
+    def add_found(
+        self,
+        request: ReadRequest,
+        found: EarlierCall[PlannedCall] | None,
+        *,
+        scope: Hashable,
+        at: float,
+    ) -> PlannedCall:
+        """The same for a request whose earlier call is known: none is looked for, and
+        the caller remembers the request."""
+        own = _own_scope(request, scope)
+        return self._plan(self._start(request, own), request, found, own, at)
+
+    def _start(self, request: ReadRequest, own: Hashable) -> PlannedCall:
+        memory = self._memory(own, request.rules)
+        return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
+
+    def _plan(
+        self,
+        call: PlannedCall,
+        request: ReadRequest,
+        found: EarlierCall[PlannedCall] | None,
+        scope: Hashable,
+        at: float,
+    ) -> PlannedCall:
+        memory, rendered, state = self._memories[scope], request.rendered, None
+        if self._own_markers == "replace":
+            rendered = replace(rendered, marks=())
+        if found is not None and found.continues:
+            before = found.call
+            state = memory.fork(before.state) if before.continued else before.state
+            before.continued = True
+            call.state, call.bills = state, before.bills
+            call.changing = before.chunks - found.chunks
+            call.seen = before.seen + 1 if call.changing == before.changing else 1
+            rendered = _without_changing_end(rendered, call)
+        if not request.takes_markers:
+            if request.continues_stored:
+                call.plan = MatchedCallPlanner(memory, rendered, call.state).key_plan(
+                    rendered, at=at
+                )
+            return call
+        planner = MatchedCallPlanner(memory, rendered, state)
+        call.state = planner.state
+        plan = Plan(marks=rendered.marks)
+        if planner.reuse_expected:
+            plan = call.plan = planner.plan(rendered, at=at)
+        elif (keyed := planner.key_plan(rendered, at=at)) is not None:
+            plan = call.plan = keyed
+        planner.sent_matched(rendered, plan, at=at)
+        call.beginning = planner.beginning
+        return call
+
+    def split_key(
+        self, call: PlannedCall, request: ReadRequest, split: bool, *, scope: Hashable
+    ) -> None:
+        """Gives a call the cache key that its conversation has in another process: one of its own
+        (`split`), or that of all conversations with the same beginning."""
+        plan, key = call.plan, call.state.cache_key
+        if plan is None or key is None or ("-" in key) is split:
+            return
+        key = key.partition("-")[0]
+        if split:
+            memory = self._memory_of(request, scope)
+            planner = MatchedCallPlanner(memory, request.rendered, call.state)
+            key = planner.split_key(request.rendered, key)
+        call.state.cache_key, call.plan = key, replace(plan, key=key)
+
+    def refreshed(self, call: PlannedCall, seconds: float) -> None:
+        """What a call wrote is kept alive for so many seconds more."""
+        if (written := call.state.written) is not None:
+            chunk, key, expires = written
+            call.state.written = chunk, key, expires + seconds
+
+    def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
+        """What another process needs to plan the next call of the conversation."""
+        return save_conversation(self._memory_of(request, scope), call.state, call.beginning)
+
+    def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
+        """The last call of a conversation that another process saved, which `request` may
+        continue."""
+        state = adopt_conversation(self._memory_of(request, scope), saved)
+        return PlannedCall(plan=None, state=state, chunks=0, beginning=saved.beginning)
+
+    def adopt_beginning(
+        self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable
+    ) -> None:
+        """What another process knows of conversations that begin like `request`."""
+        adopt_beginning(self._memory_of(request, scope), saved)
+
+    def count_everywhere(
+        self, calls: int, request: ReadRequest, *, scope: Hashable, at: float
+    ) -> None:
+        """The calls of the last minute in all processes."""
+        self._memory_of(request, scope).count_everywhere(calls, at)
+
+    def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
+        return self._memory(_own_scope(request, scope), request.rules)
+
+    def _memory(self, own: Hashable, rules: CacheRules) -> AppMemory:
+        memory = self._memories.get(own)
+        if memory is None:
+            memory = self._memories[own] = AppMemory(rules, self._numbers())
+            if len(self._memories) > _MOST_MEMORIES:
+                self._memories.popitem(last=False)
+        self._memories.move_to_end(own)
+        return memory
+
+
+def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
+    """The model at an account."""
+    return scope, request.provider, request.rendered.wire, request.rendered.model
+
+
+def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
+    """Without a marker on the last blocks where the calls of the conversation show that these
+    change: what is written there is never read."""
+    if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
+        return rendered
+    leading = sum(run.count for run in rendered.runs if run.section != "messages")
+    return replace(rendered, cacheable=max(leading, len(rendered) - call.changing))

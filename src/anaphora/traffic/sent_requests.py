@@ -1,0 +1,247 @@
+"""Requests as the verdict compares them: bytes as they were sent, bills where known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import catalog, wire
+from anaphora.analysis.trace.format import unsupported
+from anaphora.cache import CallHints, hints_of
+from anaphora.cache.sent_call import reply_lines
+from anaphora.cache.verdict import (
+    Diagnosis,
+    SentCall,
+    diagnosis_of,
+)
+from anaphora.cache.verdict.judgement import ComparedCall
+from anaphora.catalog import CacheRules, Dialect, Profile
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import for_model
+from anaphora.values import Reply
+from anaphora.wire import Wire
+from anaphora.wire.body_memory import DecodedBody
+from anaphora.wire.openai_responses.parse import input_items
+from anaphora.wire.reading import Members, known_text, object_members, request_error
+
+from .calls import LoggedCall
+from .planning import PlannedCall
+
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
+
+
+#: A response, and why it cannot be read.
+ReadReply: TypeAlias = tuple[Reply | None, str]
+
+
+class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows of the requests."""
+
+    origin: str | None = None
+    """The wire or dialect."""
+    provider: str | None = None
+    model: str | None = None
+    path: str = ""
+
+
+_NO_DEFAULTS = RequestDefaults()
+
+
+class NumberedConversation(msgspec.Struct, eq=False):
+    """What all requests of a conversation have in common."""
+
+    number: int = 0
+    """In the order they began; 0 before one of them was judged."""
+    calls: int = 0
+
+
+class SentRequest(ComparedCall, kw_only=True, eq=False):
+    """A request of a program, and its bill. `rules` are the catalog's until it is matched."""
+
+    place: str
+    wire: str
+    provider: str
+    model: str
+    rules: CacheRules
+    conversation: NumberedConversation = msgspec.field(default_factory=NumberedConversation)
+    named: str = ""
+    """The conversation, where the log names it."""
+    hints: CallHints = CallHints()
+    """The conversation as the log names it, else as the client does. Never shown."""
+    reply_id: str = ""
+    failure: str = ""
+    """Why the response cannot be read, where there is one."""
+    service_tier: str = ""
+    """As the request names it; prices depend on it."""
+    diagnosis: Diagnosis | None = None
+    guess: str = ""
+    """How its wire was chosen, where it could be of another one, too."""
+    dialect: Dialect | None
+    """The provider's variant of the wire; None where it has none."""
+    catalog_rules: CacheRules
+    profile: Profile
+    planned: PlannedCall | None = None
+    """Where the planner would have put its markers, once that was compared."""
+
+
+class _ChainLink(msgspec.Struct, eq=False):
+    """A reply: what its request added to the chain, and its output."""
+
+    before: _ChainLink | None
+    input: bytes
+    output: bytes | Callable[[], bytes]
+    """The list, or what writes the reply that has it: few replies are continued by their id."""
+    size: int
+
+    def items(self) -> tuple[bytes, ...]:
+        if not isinstance(self.output, bytes):
+            self.output = bytes(_raw_fields(self.output())["output"])
+        return (*input_items(self.input), *input_items(self.output))
+
+
+class ResponseChains:
+    """The input and output of earlier replies, which a request of the Responses API continues by
+    `previous_response_id` without sending them again. The oldest are dropped first."""
+
+    def __init__(self, most: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._links: dict[str, _ChainLink] = {}
+
+    def complete(self, members: Members, hints: CallHints) -> Members | None:
+        """The request with the whole chain as its input; None where that is not known."""
+        link = self._links.get(hints.previous_reply)
+        if link is None:
+            return None
+        parts = [input_items(members.get("input", _NULL))]
+        while link is not None:
+            parts.append(link.items())
+            link = link.before
+        items = b",".join(item for part in reversed(parts) for item in part)
+        completed = {name: members[name] for name in members if name != "previous_response_id"}
+        completed["input"] = msgspec.Raw(b"[" + items + b"]")
+        return completed
+
+    def keep(
+        self, members: Members, hints: CallHints, reply: Reply, written: bytes | Callable[[], bytes]
+    ) -> None:
+        """Keeps the input of a reply of the Responses API and its output, from the reply as it was
+        written, or can be. Replies that are not stored have no id to continue them by."""
+        before = self._links.get(hints.previous_reply)
+        if members.get("store") == _FALSE or (hints.previous_reply and before is None):
+            return
+        output = written
+        if isinstance(written, bytes):
+            raw = _raw_fields(written).get("output")
+            if raw is None:
+                return
+            output = bytes(raw)
+            size = len(output)
+        else:
+            size = len(msgspec.json.encode(reply.message))
+        given = bytes(members.get("input", _NULL))
+        link = _ChainLink(before, given, output, len(given) + size)
+        self._links[reply.id] = link
+        self._bytes += link.size
+        while len(self._links) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._links.pop(next(iter(self._links))).size
+
+
+def _answering_model(answer: Reply | None) -> str:
+    """The model of a request that names none: a stored prompt decides it."""
+    if answer is None or not answer.model:
+        raise InvalidRequest("the request names no model; pass --model", path="model")
+    return answer.model
+
+
+def request_of(
+    logged: LoggedCall,
+    place: str,
+    defaults: RequestDefaults = _NO_DEFAULTS,
+    chains: ResponseChains | None = None,
+    body: DecodedBody | None = None,
+    reply: ReadReply | None = None,
+) -> SentRequest:
+    """A request and its bill, from the bytes that were sent. `body` and `reply` are what was read
+    from them before."""
+    if defaults.origin is not None:
+        codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
+        stores = wire.features(wire.base_of(defaults.origin)).stores_responses
+    else:
+        (codec, provider), stores = logged.codec(), logged.stores_responses
+    provider = defaults.provider or provider
+    if provider not in catalog.shipped().entries:
+        reason = unsupported(provider, logged.model)
+        if reason is not None:
+            raise InvalidRequest(reason, path="provider")
+    if body is None:
+        body = DecodedBody(object_members(logged.request, "$", request_error))
+    members = body.members
+    hints, chained = hints_of(logged.headers, members), None
+    if hints.previous_reply and chains is not None:
+        chained = chains.complete(members, hints)
+    rendered = codec.split(chained or body, path=defaults.path or logged.path)
+    answer, failure = read_reply(logged, codec) if reply is None else reply
+    named = defaults.model or logged.model or rendered.model
+    model = named or _answering_model(answer)
+    profile = catalog.profile(provider, model)
+    rules = catalog.rules(provider, model, rendered.wire)
+    rendered = for_model(rendered if named else replace(rendered, model=model), profile)
+    if stores and chains is not None and answer is not None:
+        written = partial(codec.write_reply, answer) if logged.stream else logged.response
+        chains.keep(members, hints, answer, written)
+    sent = SentCall(
+        rendered=rendered,
+        plan=own_plan(rendered, rules, members),
+        at=logged.started if logged.started is not None else logged.ended,
+        began=logged.began,
+        ended=logged.ended if logged.started is not None else None,
+        usage=None if answer is None or answer.usage.uncached is None else answer.usage,
+        reply_lines=() if answer is None else reply_lines(answer.message),
+        route=logged.host,
+        complete=bool(named) and (not hints.previous_reply or chained is not None),
+    )
+    return SentRequest(
+        place=place,
+        sent=sent,
+        wire=rendered.wire,
+        provider=provider,
+        model=model,
+        hints=hints,
+        reply_id="" if answer is None else answer.id,
+        failure=failure,
+        service_tier=known_text(members, "service_tier"),
+        diagnosis=None if answer is None else diagnosis_of(answer),
+        dialect=getattr(codec, "dialect", None),
+        rules=rules,
+        catalog_rules=rules,
+        profile=profile,
+    )
+
+
+def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
+    """The response, or why there is none. `codec` is that of the call, unless another reads it."""
+    if logged.response in (b"", b"{}", b"null"):
+        return None, ""
+    try:
+        return logged.reply(logged.codec()[0] if codec is None else codec), ""
+    except AnaphoraError as problem:
+        return None, str(problem)
+
+
+def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
+    """The request's markers, and the one that the provider adds unless the request forbids it."""
+    automatic = rendered.automatic
+    if automatic is None and rules.automatic_breakpoint.value == "last_message":
+        options = msgspec.json.decode(members.get("prompt_cache_options", _NULL))
+        explicit = isinstance(options, dict) and options.get("mode") == "explicit"
+        if not explicit and rules.default_ttl is not None:
+            automatic = rules.default_ttl.value
+    return Plan(marks=rendered.marks, automatic=automatic)

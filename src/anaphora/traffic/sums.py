@@ -1,0 +1,370 @@
+"""What a program's calls read, cost and lost, in sums.
+
+summary = judge.summary()
+summary.share_read, summary.spent_usd, summary.losses, summary.worst
+"""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call, format_usd
+from anaphora.cache.verdict.values import format_loss
+from anaphora.values import Notice, Usage
+from anaphora.wording import counted
+
+from .calls import CallKind
+from .savings import SavingsResult
+
+Session: TypeAlias = tuple[str, str]
+"""The session and the user, as a client names them; empty where it does not. Never shown."""
+
+#: Breaks that are shown in full.
+_WORST = 3
+
+
+class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
+    """A call and its verdict, without the prompt but for the excerpts at a change."""
+
+    number: int
+    at: float
+    """When it was sent, in seconds since 1970."""
+    seconds: float = 0.0
+    """How long it took."""
+    kind: CallKind = "judged"
+    reason: str = ""
+    """Why it was not judged, or its error."""
+    method: str = "POST"
+    path: str = ""
+    provider: str = ""
+    wire: str = ""
+    model: str = ""
+    status: int = 0
+    """0 where no response began."""
+    conversation: int = 0
+    """Its number, in the order they began; 0 for calls that are not judged."""
+    turn: int = 0
+    """Its number within the conversation."""
+    side_call: bool = False
+    """The only call of its conversation, like no other call, in a session that has a longer
+    conversation: a title, a summary. May be found out by a later call."""
+    compared_with: int | None = None
+    """The number of the call that it is judged against."""
+    gap: float | None = None
+    """Seconds since that call was sent."""
+    placed: bool = False
+    """Markers were placed in it."""
+    usage: Usage | None = None
+    """The bill; None where the response has none."""
+    predicted: Usage | None = None
+    """What the bill should be, where there is none or it does not say what was read."""
+    cost_usd: Decimal | None = None
+    output_usd: Decimal | None = None
+    """The part of it that is for the output."""
+    verdict: Verdict | None = None
+    notices: tuple[Notice, ...] = ()
+    """Addresses in the response that bypass the proxy."""
+
+    @property
+    def input_usage(self) -> Usage | None:
+        """What was read, written and neither, by the bill; as predicted where that does not say."""
+        return self.usage if self.predicted is None else self.predicted
+
+    @property
+    def lost(self) -> int:
+        """Tokens that could have been read and were not."""
+        return 0 if self.verdict is None else self.verdict.lost
+
+    @property
+    def lost_usd(self) -> Decimal | None:
+        return None if self.verdict is None else self.verdict.cost_usd
+
+    @property
+    def broke(self) -> bool:
+        """Whether the prefix broke: see `Verdict.broke`."""
+        return self.verdict is not None and self.verdict.broke
+
+    @property
+    def change(self) -> Change | None:
+        return None if self.verdict is None else self.verdict.change
+
+    @property
+    def sentence(self) -> str:
+        """The verdict without the excerpts, or why there is none."""
+        return self.reason if self.verdict is None else self.verdict.describe(excerpts=False)
+
+    def line(self, *, excerpts: bool = True) -> str:
+        """The call and its verdict in a line, with or without the excerpts of a change."""
+        place = f", conversation {self.conversation}, turn {self.turn}" if self.conversation else ""
+        name = self.model or f"{self.method} {self.path}"
+        if self.verdict is None:
+            kind = self.kind.replace("_", " ")
+            status = f" ({self.status})" if self.status else ""
+            return f"{name}{place}: {kind}{status}" + (f": {self.reason}" if self.reason else "")
+        cost = "" if self.cost_usd is None else f" Cost: {format_usd(self.cost_usd)}."
+        bill = " No bill." if self.usage is None else cost
+        return f"{name}{place}: {self.verdict.describe(excerpts=excerpts)}{bill}"
+
+    def __str__(self) -> str:
+        return self.line()
+
+    def fields(self) -> dict[str, Any]:
+        """All of it for JSON, with the values that follow from others."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        lost_usd = None if self.lost_usd is None else str(self.lost_usd)
+        fields |= {"lost": self.lost, "lost_usd": lost_usd, "broke": self.broke}
+        return fields | {"sentence": self.sentence}
+
+
+class CallSums(msgspec.Struct):
+    """The sums of some calls."""
+
+    calls: int = 0
+    no_bill: int = 0
+    """Calls whose response has no bill: they are in no other sum."""
+    input: int = 0
+    unreported: int = 0
+    """Input tokens of bills that do not say what was read: they are in no share."""
+    read: int = 0
+    written: int = 0
+    output: int = 0
+    cost_usd: Decimal = Decimal(0)
+    """The cost of those that have a known price."""
+    unpriced: int = 0
+    """Billed calls whose cost is unknown."""
+    saved_usd: Decimal = Decimal(0)
+    """What the cache saved, less the cost of writing to it."""
+
+    @property
+    def share_read(self) -> float | None:
+        """The share of the input that was read from the cache, where bills say so."""
+        return self.read / self.reported if self.reported else None
+
+    @property
+    def reported(self) -> int:
+        """Input tokens of bills that say what was read."""
+        return self.input - self.unreported
+
+    def add(self, call: JudgedCall) -> None:
+        self.calls += 1
+        usage = call.usage
+        if usage is None:
+            self.no_bill += 1
+            return
+        self.input += usage.input or 0
+        self.unreported += (usage.input or 0) if usage.read is None else 0
+        self.read += usage.read or 0
+        self.written += usage.written_total or 0
+        self.output += usage.output or 0
+        self.unpriced += call.cost_usd is None
+        self.cost_usd += call.cost_usd or 0
+        if call.verdict is not None:
+            self.saved_usd += call.verdict.saved or 0
+
+    def add_sums(self, other: CallSums, times: int = 1) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+
+    def copied(self) -> CallSums:
+        return msgspec.structs.replace(
+            self, cost_usd=_trimmed(self.cost_usd), saved_usd=_trimmed(self.saved_usd)
+        )
+
+
+class WatchedConversation(msgspec.Struct, eq=False):
+    """A conversation, as its prompts show it."""
+
+    number: int
+    session: Session
+    first: JudgedCall
+    sums: CallSums
+    shared: bool = False
+    """Another conversation begins like it."""
+
+    @property
+    def is_side_call(self) -> bool:
+        return self.first.side_call
+
+
+class Losses(msgspec.Struct):
+    """What one cause has cost."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost_usd: Decimal | None = Decimal(0)
+    """None where a price is unknown."""
+
+    def add(self, tokens: int, cost_usd: Decimal | None) -> None:
+        self.calls += 1
+        self.tokens += tokens
+        if self.cost_usd is not None:
+            self.cost_usd = None if cost_usd is None else self.cost_usd + cost_usd
+
+
+class Totals:
+    """Sums over all calls; only the worst of them are kept."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held while the sums are read or changed."""
+        self.conversations: list[WatchedConversation] = []
+        """In the order they began, side calls included."""
+        self.judged = CallSums()
+        """The calls of conversations, and"""
+        self.side_calls = CallSums()
+        """those that were found to be side calls."""
+        self.kinds: dict[CallKind, int] = {}
+        """The number of calls of each kind."""
+        self.losses: dict[CauseKind, Losses] = {}
+        self.lost = Losses()
+        self.breaks = 0
+        self.worst: list[JudgedCall] = []
+        """The breaks that cost most, the worst first."""
+        self._single: dict[Session, list[WatchedConversation]] = {}
+        """Conversations with one call, of sessions that have no longer one,"""
+        self._with_conversation: set[Session] = set()
+        """and sessions that have one."""
+
+    def open_conversation(self, session: Session, first: JudgedCall, like: int) -> None:
+        """Adds a new conversation; `like` is the number of one that it begins like, or 0."""
+        if like:
+            with self.lock:
+                conversation = self.conversations[like - 1]
+                conversation.shared = True
+                self._mark(conversation, side_call=False)
+        number = len(self.conversations) + 1
+        self.conversations.append(WatchedConversation(number, session, first, CallSums()))
+
+    def add(self, call: JudgedCall) -> None:
+        self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
+        if call.verdict is None:
+            return
+        conversation = self.conversations[call.conversation - 1]
+        conversation.sums.add(call)
+        (self.side_calls if conversation.is_side_call else self.judged).add(call)
+        self._find_side_calls(conversation)
+        if call.lost:
+            self.lost.add(call.lost, call.lost_usd)
+        for cause, tokens in call.verdict.losses.items():
+            cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
+            self.losses.setdefault(cause, Losses()).add(tokens, cost_usd)
+        if call.broke:
+            self.breaks += 1
+            self.worst.append(call)
+            self.worst.sort(key=_by_loss, reverse=True)
+            del self.worst[_WORST:]
+
+    def summary(self, savings: SavingsResult, unpriced: tuple[str, ...]) -> WatchSummary:
+        """The sums so far."""
+        judged, side = self.judged.copied(), self.side_calls.copied()
+        priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
+            judged.no_bill + side.no_bill
+        )
+        losses = sorted(self.losses.items(), key=lambda each: each[1].tokens, reverse=True)
+        return WatchSummary(
+            calls=sum(self.kinds.values()),
+            kinds=dict(self.kinds),
+            conversations=len(self.conversations) - side.calls,
+            judged=judged,
+            share_read=judged.share_read,
+            side_calls=side,
+            spent_usd=judged.cost_usd + side.cost_usd if priced else None,
+            breaks=self.breaks,
+            lost=self.lost.tokens,
+            lost_usd=self.lost.cost_usd,
+            losses={cause: msgspec.structs.replace(each) for cause, each in losses},
+            worst=tuple(self.worst),
+            unpriced=unpriced,
+            savings=savings,
+        )
+
+    def _find_side_calls(self, conversation: WatchedConversation) -> None:
+        """Marks the calls of which the latest call of a conversation shows that they are side
+        calls."""
+        session = conversation.session
+        if conversation.sums.calls > 1:
+            self._mark(conversation, side_call=False)
+            self._with_conversation.add(session)
+            for other in self._single.pop(session, ()):
+                if other.sums.calls == 1:
+                    self._mark(other, side_call=_is_alone(other))
+        elif session in self._with_conversation:
+            self._mark(conversation, side_call=_is_alone(conversation))
+        else:
+            self._single.setdefault(session, []).append(conversation)
+
+    def _mark(self, conversation: WatchedConversation, *, side_call: bool) -> None:
+        """Notes whether it is a side call, and counts its calls there."""
+        if conversation.first.side_call == side_call:
+            return
+        first = conversation.first
+        first.side_call = side_call
+        if first.verdict is not None:
+            first.verdict = as_side_call(first.verdict, side_call=side_call)
+        self.side_calls.add_sums(conversation.sums, 1 if side_call else -1)
+        self.judged.add_sums(conversation.sums, -1 if side_call else 1)
+
+
+def _is_alone(conversation: WatchedConversation) -> bool:
+    """Whether it begins like no other."""
+    verdict = conversation.first.verdict
+    return not conversation.shared and verdict is not None and verdict.result == "first"
+
+
+def _trimmed(amount: Decimal) -> Decimal:
+    """Without the zeros at its end that are left where sums were moved."""
+    whole = amount.to_integral_value()
+    return whole if amount == whole else amount.normalize()
+
+
+def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
+    return call.lost_usd or Decimal(0), call.lost
+
+
+class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    calls: int
+    """All that were relayed, of any kind."""
+    kinds: dict[CallKind, int]
+    conversations: int
+    judged: CallSums
+    """The calls of these conversations."""
+    share_read: float | None
+    side_calls: CallSums
+    """Kept apart: a title or a summary has nothing to read."""
+    spent_usd: Decimal | None
+    """The cost of both; None where no call has a known price."""
+    breaks: int
+    """Calls whose prefix broke."""
+    lost: int
+    """Tokens that could have been read and were not."""
+    lost_usd: Decimal | None
+    """Their cost; None where a price is unknown."""
+    losses: dict[CauseKind, Losses]
+    """The same by cause, the largest first."""
+    worst: tuple[JudgedCall, ...]
+    """The three breaks that cost most."""
+    unpriced: tuple[str, ...]
+    """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with Anaphora's markers."""
+
+    @property
+    def headline(self) -> str:
+        """The sums in a line. Pages and reports list the calls of models only, so others are
+        counted apart."""
+        others = self.kinds.get("counts_tokens", 0) + self.kinds.get("other", 0)
+        parts = [counted(self.calls - others, "call")]
+        if others:
+            parts.append(f"{counted(others, 'other request')} such as token counts (not listed)")
+        if self.share_read is not None:
+            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+        if self.spent_usd is not None:
+            parts.append(f"{format_usd(self.spent_usd)} spent")
+        if self.breaks:
+            lost = f"{counted(self.breaks, 'break')}"
+            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
+        return ", ".join(parts)

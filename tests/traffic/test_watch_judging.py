@@ -1,0 +1,121 @@
+"""The judge beside the relay: real requests through the proxy to the emulator, whose own journal
+knows what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from support.planted import PLACES, Place, body, grown, spec
+
+from anaphora.catalog import dialects
+from anaphora.emulator.server import Emulator
+from anaphora.proxy.routes import default_routes
+from anaphora.proxy.server import Proxy, running
+from anaphora.traffic.calls import ProxyRoute, RelayedCall
+from anaphora.traffic.judging import Judge
+
+KEY = "sk-canary-9aF3xLq8ZpQ"
+Json = dict[str, Any]
+
+
+@contextlib.contextmanager
+def watched(emu: Emulator, **options: Any) -> Iterator[tuple[Proxy, Judge]]:
+    """A proxy before the emulator. The judge has every call when the block has ended."""
+    judge = Judge(**options)
+    providers = {row.provider for row in dialects().rows}
+    upstreams = {name: f"{emu.url}/{name}" for name in providers}
+    with running(default_routes(upstreams), observers=[judge]) as proxy:
+        yield proxy, judge
+
+
+def post(url: str, data: bytes, **headers: str) -> bytes:
+    headers = {"content-type": "application/json", "x-api-key": KEY, **headers}
+    headers |= {"authorization": f"Bearer {KEY}", "x-goog-api-key": KEY}
+    headers["anthropic-version"] = "2023-06-01"
+    request = urllib.request.Request(url, data, headers)
+    with urllib.request.urlopen(request) as response:
+        answer: bytes = response.read()
+    return answer
+
+
+def url_of(proxy: Proxy, place: Place) -> str:
+    """Where requests of a place go."""
+    row = next(
+        row
+        for row in dialects().rows
+        if row.provider == place.provider and place.wire in (row.wire, row.name, row.provider)
+    )
+    path = row.request_path
+    if row.wire == "gemini":
+        path += f"/{place.model}:generateContent"
+    return proxy.url_of(place.provider) + path
+
+
+# ── The verdict ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, name: str) -> None:
+    """Two turns, and a third that says another date in its system prompt."""
+    place = PLACES[name]
+    first = spec()
+    second = grown(first)
+    third = grown(second)
+    third["system"][0] = third["system"][0].replace("2026-11-15", "2026-11-16")
+    with watched(emu) as (proxy, judge):
+        for prompt in (first, second, third):
+            post(url_of(proxy, place), body(place, prompt))
+    one, two, three = judge.calls
+    assert [call.conversation for call in judge.calls] == [1, 1, 1]
+    assert [call.turn for call in judge.calls] == [1, 2, 3]
+    assert one.verdict is not None
+    assert one.verdict.result == "first"
+    assert two.verdict is not None
+    assert two.verdict.result == "hit"
+    assert three.broke
+    assert three.change is not None
+    assert three.change.kind == "date"
+    assert three.change.section == "system"
+    assert "2026-11-15" in three.change.before
+    assert "2026-11-16" in three.change.after
+    assert three.lost > 1000
+    journal = emu.requests()[0]
+    assert three.usage is not None
+    assert (three.usage.read or 0, three.usage.uncached) == (journal["read"], journal["uncached"])
+    assert str(three.cost_usd) == journal["cost_usd"]
+    assert journal["verdict"]["change"]["path"] == three.change.path
+    summary = judge.summary()
+    assert (summary.calls, summary.conversations, summary.breaks) == (3, 1, 1)
+    assert summary.lost == three.lost
+    assert summary.lost_usd == three.lost_usd
+    assert list(summary.losses) == ["changed"]
+    assert summary.worst == (three,)
+    assert summary.spent_usd == sum(Decimal(call["cost_usd"]) for call in emu.requests())
+
+
+def test_the_keys_of_many_accounts_are_never_shown() -> None:
+    route = ProxyRoute(prefix="/anthropic", provider="anthropic", upstream="https://api.invalid")
+    judge = Judge()
+    for number in range(60):
+        key = f"sk-canary-{number % 20:04}-9aF3xLq8"
+        judge.call_ended(
+            RelayedCall(
+                number=number + 1,
+                started=1e9,
+                method="GET",
+                route=route,
+                path=f"/v1/files/{key}",
+                query="",
+                request_headers=(("x-api-key", key),),
+                request_body=b"",
+                status=200,
+                pieces=[],
+            )
+        )
+    assert {call.path for call in judge.calls} == {"/v1/files/<secret>"}
