@@ -62,9 +62,7 @@ from anaphora.wire.reading import (
     converts_errors,
     encode_members,
     known_text,
-    list_elements,
     numbered,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
@@ -75,7 +73,7 @@ from anaphora.wire.walking import Level, Walk, WalkedBlock
 
 from . import types
 from .fields import TABLE
-from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, take_marker
+from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, read_marker, take_marker
 from .split import take_inner_marks
 from .types import MEMO, MESSAGE_FIELDS, WIRE
 
@@ -325,18 +323,17 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
-    for index, element in enumerate(list_elements(raw, "$.tools", request_error)):
-        path = f"$.tools[{index}]"
-        members = object_members(element, path, request_error)
-        if "input_schema" in members:
-            tool, unknown = _TOOL.decode(element, path, request_error)
-            marker = marker_of(tool, unknown, path, request_error)
+    for block in Walk(TABLE).section(raw, "$.tools"):
+        if "input_schema" in block.members:
+            tool, unknown = _TOOL.decode(block.raw, block.path, request_error)
+            marker = marker_of(tool, unknown, block.path, request_error)
             schema, about = bytes(tool.input_schema).decode(), tool.description or ""
             tools.append(Tool(tool.name, about, schema, tool.strict, extras=_extras(unknown)))
         else:
-            marker = take_marker(members, path, request_error)
-            json = encode_members(members).decode()
-            tools.append(ProviderTool(WIRE, known_text(members, "name"), json))
+            found = block.marker
+            marker = None if found is None else read_marker(found, block.path, request_error)
+            json = encode_members(block.members).decode()
+            tools.append(ProviderTool(WIRE, known_text(block.members, "name"), json))
         if marker is not None:
             marks.append(ToolMark(tools[-1].name, *marker))
     return tuple(tools), tuple(marks)

@@ -62,7 +62,6 @@ _OPEN = {
 }
 #: The same, after a message of another role.
 _NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in _OPEN.items()}
-WIRE_ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
 
 

@@ -71,7 +71,6 @@ from .types import (
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
 _CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
-PART = LenientDecoder[types.WirePart](types.WirePart, protobuf=True)
 _TOOLS = LenientDecoder[list[types.ToolObject] | None](list[types.ToolObject] | None, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
