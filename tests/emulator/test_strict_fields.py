@@ -26,6 +26,7 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from anaphora.emulator.strict import SAMPLING, anthropic, gemini, openai
+from anaphora.wire.gemini import fields as gemini_fields
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -111,8 +112,8 @@ def test_gemini() -> None:
     top = set(re.findall(r"setv\(\s*parent_object,\s*\['(\w+)'", source))
     assert top | {"contents", "generationConfig", "model"} == gemini.TOP
     assert {camel(name) for name in google_types.Content.model_fields} == gemini.CONTENT
-    assert {camel(name) for name in google_types.Part.model_fields} == gemini.PART
+    assert {camel(name) for name in google_types.Part.model_fields} == gemini_fields.PART
     config = {camel(name) for name in google_types.GenerationConfig.model_fields}
     source = "".join(inspect.getsource(each) for each in put[:2])
     config |= set(re.findall(r"setv\(\s*to_object,\s*\['(\w+)'", source))
-    assert config == gemini.GENERATION_CONFIG
+    assert config == gemini_fields.GENERATION_CONFIG
