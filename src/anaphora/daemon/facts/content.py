@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
 
-from .handles import owned_objects
+from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
 from .tools import FoundTools, read_tool
 
@@ -158,6 +158,8 @@ class _ContentScan:
         if not is_message:
             shown = shown and (block.type in self._own.blocks or self._own.classify is not None)
             self._note(block)
+        elif isinstance(members.get("audio"), dict) and "id" in members["audio"]:
+            found.add("audio")  # the sound of an earlier answer
         elif row.medium is not None:
             listed = members.get(row.data[0])
             if listed:
@@ -167,7 +169,7 @@ class _ContentScan:
                 found.except_span(self._finder.find(data))
         if isinstance(block.marker, dict):
             found.cache_ttls.add(_ttl(block.marker, self._own.marker))
-        understood = {place.partition(".")[0] for place in row.inside} | (row.members or set())
+        understood = {place.partition(".")[0] for place in (*row.inside, *row.data)}
         for inner in self._walk.inner(block):
             if isinstance(inner.raw, list):
                 self._loose(inner.raw)
@@ -198,13 +200,17 @@ class _ContentScan:
             tools = members.get("tools") or members.get("tool") or []
             for tool in tools if isinstance(tools, list) else [tools]:
                 read_tool(self._own, block.path, tool, found.tools)
-        if kind == "fileData":
+        if isinstance(members.get("fileData"), dict) and self._own.classify is not None:
             self._address(members["fileData"])
+            if "inlineData" in members:
+                found.add("audio")  # both in one part: either may be read
 
     def _address(self, file: dict[str, Any]) -> None:
         """A file: of Google's file store, of a bucket, or at a public address."""
         uri = file.get("fileUri", file.get("file_uri"))
-        if isinstance(uri, str) and not uri.lower().startswith(("http://", "https://", "files/")):
+        if not isinstance(uri, str) or GEMINI_FILE.fullmatch(uri) is not None:
+            return
+        if not uri.lower().startswith(("http://", "https://")):
             self._found.unknown.append("fileData.fileUri")  # the operator's account can read it
 
     def _loose(self, value: Any) -> None:

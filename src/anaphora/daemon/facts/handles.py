@@ -10,7 +10,8 @@ from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound
 
-_GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
+#: A file of Google's file store, by its address or name.
+GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
 #: Ids that we write into replies of other wires: no provider knows them.
 _WRITTEN_HERE = re.compile(r"rs_.*_\d+", re.DOTALL)
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
@@ -61,7 +62,7 @@ def stored_id(kind: HandleKind, text: str) -> str | None:
     if kind == "cached_content":
         return text.removeprefix("cachedContents/")
     if kind == "file" and "/" in text:
-        match = _GEMINI_FILE.fullmatch(text)
+        match = GEMINI_FILE.fullmatch(text)
         if match is not None:
             return match[1]
         return text if "files/" in text or "googleapis" in text.lower() else None
