@@ -292,11 +292,12 @@ class _Batch:
             (_ADD_HOLDS, [astuple(row) for row in self._held]),
             (_PUT_ENTRIES, list(self._entries.values())),
             (_ADD_BALANCES, _rows(self._balances)),
-            (_ADD_SUMS, _rows(self._sums)),
-            (_ADD_LABEL_SUMS, _rows(self._label_sums)),
+            (_ADD_SUMS, _rows(self._sums) if self._sums else []),
+            (_ADD_LABEL_SUMS, _rows(self._label_sums) if self._label_sums else []),
             (_MARK_UNAUDITED, self._unaudited),
         ):
-            insert.run(self._database, rows)
+            if rows:
+                insert.run(self._database, rows)
 
     def remember(self) -> None:
         """For the next batch, once this one is committed."""
