@@ -41,8 +41,18 @@ TOOL = {
     "description": "Look up the weather of a city.",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
+#: What a daemon does once a second, whether it is called or not: no part of a call.
+_UPKEEP = "look_after"
 #: Seconds for what a call leaves to do behind its answer.
 _REST = 1.0
+
+
+def _is_upkeep(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == _UPKEEP:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Trace:
@@ -57,7 +67,7 @@ class Trace:
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         if self.is_on and event == "call":
             code = frame.f_code
-            if code.co_filename.startswith(PACKAGE):
+            if code.co_filename.startswith(PACKAGE) and not _is_upkeep(frame):
                 self._seen[code.co_filename, code.co_firstlineno, code.co_name] += 1
 
     @property

@@ -256,7 +256,7 @@ def test_the_daemon_learns_from_bills_that_apps_do_not_see(tmp_path: Path) -> No
                         request = daemon.request("openai_chat", body, app=app, provider="deepseek")
                         reply = await daemon.service.complete(request)
                         shown.append(reply.usage.read)
-            endpoint = daemon.service._pool.called("deepseek")
+            endpoint = daemon.service.tools.pool.called("deepseek")
             assert endpoint is not None
             return shown, endpoint.steps.learned
 

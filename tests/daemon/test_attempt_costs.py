@@ -19,13 +19,13 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Price
+from anaphora.daemon.money.billed_prices import Surcharge
 from anaphora.daemon.money.settling import (
     FailedOutput,
     cost_of_failure,
     nano_usd_up,
     thinks_unseen,
 )
-from anaphora.daemon.money.surcharges import Surcharge
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Overloaded, Timeout, Transport
 from anaphora.rendered import Plan

@@ -120,7 +120,7 @@ def test_a_refusal_before_the_body_is_audited(daemon: TestedDaemon) -> None:
     request_id = next(
         line.removeprefix(name) for line in answer.head.splitlines() if line.startswith(name)
     )
-    counted = daemon.daemon.services.calls.denials
+    counted = daemon.daemon.services.calls.tools.denials.counts
     assert request_id.startswith("req_")
     assert counted[("nothing", "capability_denied")] > 0
 

@@ -19,8 +19,8 @@ from anaphora import wire as wires
 from anaphora.client.target import Target
 from anaphora.daemon.calls.filling import fill_max_tokens
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.money.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.daemon.money.bounds import CostBound, cost_bound, nano_usd, storage_bound
-from anaphora.daemon.money.surcharges import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest

@@ -22,7 +22,8 @@ from anaphora import emulator
 from anaphora.audit import calls
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.home import Home, HomeLock, lock_holder
-from anaphora.daemon.server import ServeOptions, running
+from anaphora.daemon.home.settings import ServeOptions
+from anaphora.daemon.server import running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig, Io

@@ -196,7 +196,7 @@ def test_changed_key_is_used_by_the_next_call(emu: Emulator, tmp_path: Path) -> 
                 await daemon.service.complete(daemon.request("anthropic", question("anthropic")))
             keys = [dict(sent.headers)["x-api-key"] for sent in daemon.transport.sent]
             assert keys == ["sk-first-0001", "sk-second-0002"]
-            targets = [daemon.service._pool.endpoint(daemon.providers["anthropic"])]
+            targets = [daemon.service.tools.pool.endpoint(daemon.providers["anthropic"])]
             assert list(targets[0]._targets) == [MODELS["anthropic"]]
 
     asyncio.run(main())

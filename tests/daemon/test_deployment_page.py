@@ -236,7 +236,7 @@ def test_the_entrypoint_fills_the_home_with_files_that_the_daemon_accepts(tmp_pa
         "secrets/KEY.txt": 0o600,
     }
     from anaphora.daemon.checking import check_home
-    from anaphora.daemon.server import ServeOptions
+    from anaphora.daemon.home.settings import ServeOptions
 
     assert not check_home(ServeOptions(home=home)).problems
     # The next start uses what has changed, and keeps what the daemon wrote.

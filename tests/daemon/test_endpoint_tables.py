@@ -12,6 +12,7 @@ from support.tables import each_row
 from anaphora import errors, wire
 from anaphora.cache.verdict import Verdict
 from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.endpoints.errors import error_response
 from anaphora.daemon.endpoints.headers import (
     forwarded_headers,
@@ -24,7 +25,6 @@ from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.faces import find_route, serves, wire_of
 from anaphora.daemon.faces.face import checked_model
-from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
 

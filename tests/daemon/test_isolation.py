@@ -15,7 +15,8 @@ from support.scripted_provider import ScriptedProvider, scripted_provider
 from anaphora.audit import calls
 from anaphora.client.config.resolve import resolve
 from anaphora.daemon.access.isolation import own_usage
-from anaphora.daemon.values import App, AppReply
+from anaphora.daemon.calls.call import AppReply
+from anaphora.daemon.values import App
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Mark, Plan
 from anaphora.values import Usage, UsageUpdate

@@ -136,7 +136,7 @@ def test_refreshes_of_a_pause_are_bounded(warm: Callable[..., Any]) -> None:
         before = len(running.refreshes())
         running.wait(90 * MINUTE)
         assert len(running.refreshes()) <= before + 1
-        assert running.daemon.daemon.services.calls._refresher._bytes == 0
+        assert running.daemon.daemon.services.calls.tools.refresher._bytes == 0
 
 
 def test_daemon_looks_every_second(warm: Callable[..., Any]) -> None:
@@ -254,7 +254,7 @@ def test_stored_history_is_not_sent_again(warm: Callable[..., Any]) -> None:
         assert running.refreshes()  # such pauses are bridged
         running.wait(3 * 60 * MINUTE)
         chat = OpenAiConversation(running, "/v1/responses", chained=True, max_output_tokens=64)
-        refresher = running.daemon.daemon.services.calls._refresher
+        refresher = running.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         chat.send()
         running.wait(1)
@@ -309,7 +309,7 @@ def test_what_ends_refreshes(warm: Callable[..., Any], end: Callable[[WarmDaemon
         Conversation(running).converse(7, 7)
         before = running.refreshes()
         end(running)
-        refresher = running.daemon.daemon.services.calls._refresher
+        refresher = running.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         if end in (revoke, change_grant):  # nothing is kept until the refresh would be due
             assert refresher._bytes == 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.daemon import TestedDaemon, running_daemon
 
 from anaphora import emulator
+from anaphora.daemon.calls.call import StreamHead, StreamPiece
 from anaphora.daemon.endpoints.writing import PartOrder, StreamBody
-from anaphora.daemon.values import StreamHead, StreamPiece
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.values import (

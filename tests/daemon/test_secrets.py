@@ -136,17 +136,17 @@ def test_a_change_is_noticed(home: Home) -> None:
     folder = SecretsFolder(home.secrets)
     path = write(home, KEY.encode())
     folder.read("NAME")
-    assert not folder.changed()
+    assert not folder.seen.changed()
     folder.write("NAME", Secret("other-key"))
-    assert folder.changed()
+    assert folder.seen.changed()
     folder.read("NAME")
-    assert not folder.changed()
+    assert not folder.seen.changed()
     path.chmod(0o644)
-    assert folder.changed()
+    assert folder.seen.changed()
     path.unlink()
     with pytest.raises(MissingSecret):
         folder.read("NAME")
-    assert not folder.changed()
+    assert not folder.seen.changed()
 
 
 def config(home: Home, key: str) -> ClientConfig:

@@ -57,7 +57,7 @@ def test_conversation_goes_on_at_the_other_node(
                 assert reply.verdict is not None
                 results.append(reply.verdict.result)
                 words += [f"{number}", "Next?"]
-                await node.service.shared_state.get("anything")  # it was saved
+                await node.service.tools.shared_state.get("anything")  # it was saved
             assert results == ["first", "miss", "hit", "hit", "hit"]
 
     asyncio.run(main())
@@ -76,7 +76,7 @@ def test_changed_system_prompt_is_named_at_the_other_node(
         async with nodes(emu, tmp_path, redis_url) as (one, two):
             before = turn("2026-11-15", "One?", "1", "Two?")
             await one.service.complete(one.request("anthropic", before))
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             after = turn("2026-11-16", "One?", "1", "Two?", "2", "Three?")
             reply = await two.service.complete(two.request("anthropic", after))
             verdict = reply.verdict
@@ -131,7 +131,7 @@ def test_running_calls_are_limited_over_all_nodes(
             waiting = asyncio.ensure_future(
                 two.service.complete(two.request("anthropic", body("Two?")))
             )
-            await two.service.shared_state.get("anything")
+            await two.service.tools.shared_state.get("anything")
             assert two.sent == []
             async for _ in stream:
                 pass
@@ -194,7 +194,7 @@ def test_call_is_explained_on_any_node(emu: Emulator, tmp_path: Path, redis_url:
         async with nodes(emu, tmp_path, redis_url) as (one, two):
             call = one.request("anthropic", body("One?"))
             await one.service.complete(call)
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             here = await one.service.explain(one.app, call.request_id)
             there = await two.service.explain(two.app, call.request_id)
             assert here is not None
@@ -220,7 +220,7 @@ def test_app_is_charged_for_its_own_reads_on_any_node(
                 node.service.use_grants([mine.grant, other.grant])
             question = body("One?", system=system)
             await one.service.complete(one.request("anthropic", question, app=mine))
-            await one.service.shared_state.get("anything")
+            await one.service.tools.shared_state.get("anything")
             question = body("Another?", system=system)
             hidden = await two.service.complete(two.request("anthropic", question, app=other))
             own = await two.service.complete(two.request("anthropic", question, app=mine))

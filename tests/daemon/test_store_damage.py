@@ -382,7 +382,7 @@ def test_calls_get_503_and_readyz_says_why(
 
 def test_serve_check_names_a_lost_file(daemon: TestedDaemon, tmp_path: Path) -> None:
     from anaphora.daemon.checking import check_home
-    from anaphora.daemon.server import ServeOptions
+    from anaphora.daemon.home.settings import ServeOptions
 
     with daemon.client() as client:
         assert client.post("/v1/messages", json=CALLS["anthropic"][1]).status_code == 200

@@ -36,7 +36,7 @@ def test_request_and_call_are_spans_of_the_apps_trace(
         answer = client.post("/v1/messages", json=body, headers=headers)
         assert answer.status_code == 200
     provider.shutdown()
-    call, request = exporter.get_finished_spans()
+    request, call = exporter.get_finished_spans()
     assert request.name == "POST /v1/messages"
     assert request.parent is not None
     assert format(request.parent.span_id, "016x") == SPAN

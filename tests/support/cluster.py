@@ -51,7 +51,8 @@ _FORKS = """
 import importlib, os, signal, sys
 from pathlib import Path
 from anaphora import wire
-from anaphora.daemon.server import ServeOptions, serve
+from anaphora.daemon.home.settings import ServeOptions
+from anaphora.daemon.server import serve
 
 for name in (
     "aiohttp.web", "asyncpg", "prometheus_client", "hiredis", "yaml",

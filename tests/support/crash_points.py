@@ -87,7 +87,8 @@ def _arm(point: str) -> None:
 
 
 def _serve(home: Path, point: str, silent: float | None) -> None:
-    from anaphora.daemon.server import Daemon, ServeOptions, serve
+    from anaphora.daemon.home.settings import ServeOptions
+    from anaphora.daemon.server import Daemon, serve
     from anaphora.daemon.store.postgres import PostgresStore
 
     if silent is not None:

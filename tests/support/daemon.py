@@ -21,8 +21,9 @@ from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.home.extensions import Grants
+from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.logs import JsonLog
-from anaphora.daemon.server import Daemon, ServeOptions, running
+from anaphora.daemon.server import Daemon, running
 from anaphora.daemon.store.opening import store_for_command
 
 from .emulated_client import Serving

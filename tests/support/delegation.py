@@ -20,12 +20,13 @@ from anaphora.audit import AuditLog
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import resolve
 from anaphora.daemon.access.grants import NANO, AppGrant, LlmGrant
+from anaphora.daemon.calls.call import AppCall, AppReply, StreamPiece
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.values import App, AppCall, AppReply, StreamPiece, WireRequest
+from anaphora.daemon.values import App, WireRequest
 from anaphora.prompt import Call
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import decode_members
@@ -124,8 +125,12 @@ class Delegating:
     async def stream(self, call: AppCall) -> tuple[list[StreamPiece], AppReply]:
         """All pieces of a stream, and its reply."""
         stream = self.service.stream(call)
-        await stream.head()
-        pieces = [piece async for piece in stream]
+
+        async def read() -> list[StreamPiece]:
+            await stream.head()
+            return [piece async for piece in stream]
+
+        pieces = await stream.run(read())
         assert stream.reply is not None
         return pieces, stream.reply
 

@@ -48,7 +48,8 @@ import datetime, importlib, os, sys
 from pathlib import Path
 from anaphora import catalog, wire
 from anaphora.catalog import api_limits
-from anaphora.daemon.server import ServeOptions, serve
+from anaphora.daemon.home.settings import ServeOptions
+from anaphora.daemon.server import serve
 
 for name in (
     "aiohttp.web", "prometheus_client", "yaml", "ctypes", "encodings.idna",

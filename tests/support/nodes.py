@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.logs import JsonLog
-from anaphora.daemon.server import ServeOptions, running
+from anaphora.daemon.server import running
 
 from .daemon import TestedDaemon, create_home, llm_yaml
 from .emulated_client import Serving

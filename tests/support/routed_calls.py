@@ -16,8 +16,7 @@ from anaphora.daemon.shared_state import SharedState
 from anaphora.prompt import Call
 from anaphora.rendered import Plan
 from anaphora.traffic.matching import RememberedCall
-from anaphora.traffic.planning import ReadRequest, read_request
-from anaphora.traffic.sent_requests import own_plan
+from anaphora.traffic.planning import ReadRequest, own_plan, read_request
 from anaphora.values import Usage
 from anaphora.wire.reading import decode_members
 

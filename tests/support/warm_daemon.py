@@ -75,7 +75,8 @@ class WarmDaemon:
 
         async def look() -> None:
             service.refresh_prefixes(directory.is_valid)
-            while service.refreshing:  # noqa: ASYNC110
+            refresher = service.tools.refresher
+            while refresher is not None and refresher.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
         while seconds > 0:

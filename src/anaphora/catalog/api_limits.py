@@ -19,6 +19,7 @@ import datetime
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -162,7 +163,7 @@ class WritingSpeed(_Bound, frozen=True, kw_only=True):
 _Found = TypeVar("_Found", bound=_Bound)
 
 
-class ModelBounds(msgspec.Struct, frozen=True):
+class ModelBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What the rows say of one model."""
 
     media: MediaBounds
@@ -172,14 +173,12 @@ class ModelBounds(msgspec.Struct, frozen=True):
     """It calls tools of its host without being asked."""
     answers_with_media: bool = False
     """It answers with images or sounds without being asked: they have prices of their own."""
-
-
-#: Models whose bounds are kept.
-_MOST_KNOWN = 1024
+    overhead: Overhead
+    """Of requests on the wire that it is called by."""
 
 
 class _Tables:
-    """All rows, and what they say of the models that were asked for."""
+    """All rows."""
 
     def __init__(self, text: str) -> None:
         content = read_toml(text, BOUNDS_FILE, parse_float=Decimal)
@@ -209,32 +208,25 @@ class _Tables:
         self.media_models: tuple[MediaModel, ...] = rows[6]
         self.cut_streams: tuple[CutStream, ...] = rows[7]
         self.speeds: tuple[WritingSpeed, ...] = rows[8]
-        self._known: dict[tuple[str, str], ModelBounds] = {}
-
-    def of(self, provider: str, model: str) -> ModelBounds:
-        known = self._known.get((provider, model))
-        if known is None:
-            media = _last(self.media, provider, model)
-            assert media is not None, "the first row fits every model"
-            thinking = _last(self.thinking, provider, model)
-            known = ModelBounds(
-                media=media,
-                thinking=0 if thinking is None else thinking.tokens,
-                calls_own_tools=_last(self.tool_models, provider, model) is not None,
-                answers_with_media=_last(self.media_models, provider, model) is not None,
-            )
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[provider, model] = known
-        return known
 
 
 def _bounds() -> _Tables:
     return SHIPPED.table(BOUNDS_FILE, _Tables)
 
 
-def bounds_of(provider: str, model: str) -> ModelBounds:
-    return _bounds().of(provider, model)
+@lru_cache(maxsize=1024)
+def bounds_of(provider: str, model: str, wire: str = "") -> ModelBounds:
+    tables = _bounds()
+    media = _last(tables.media, provider, model)
+    assert media is not None, "the first row fits every model"
+    thinking = _last(tables.thinking, provider, model)
+    return ModelBounds(
+        media=media,
+        thinking=0 if thinking is None else thinking.tokens,
+        calls_own_tools=_last(tables.tool_models, provider, model) is not None,
+        answers_with_media=_last(tables.media_models, provider, model) is not None,
+        overhead=overhead_of(wire),
+    )
 
 
 def overhead_of(wire: str) -> Overhead:

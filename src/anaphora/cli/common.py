@@ -63,9 +63,10 @@ _MODULES = {
     "admin": "apps",
     "completion": "config",
     "demo": "emulate",
-    "init": "secrets",
+    "init": "apps",
     "record": "replay",
     "roundtrip": "translate",
+    "secrets": "apps",
     "wires": "models",
 }
 

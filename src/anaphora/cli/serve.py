@@ -16,7 +16,8 @@ from .common import USAGE, report_problems, require, stop
 from .daemon_connection import home_option
 
 if TYPE_CHECKING:
-    from anaphora.daemon.server import Daemon, ServeOptions
+    from anaphora.daemon.home.settings import ServeOptions
+    from anaphora.daemon.server import Daemon
 
 
 @click.command()
@@ -69,7 +70,8 @@ def command(
     when a key is missing.
     """
     require("the daemon", "prometheus_client", extra="daemon")
-    from anaphora.daemon.server import ServeOptions, serve
+    from anaphora.daemon.home.settings import ServeOptions
+    from anaphora.daemon.server import serve
 
     if as_json and not check:
         raise click.UsageError("--json goes with --check")

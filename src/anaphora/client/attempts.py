@@ -16,9 +16,11 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
+from anaphora.tokens import Counts
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 from anaphora.wire.response_headers import request_id_in
 
+from .config import RetryConfig
 from .config.secrets import SecretHeaders
 from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
@@ -31,9 +33,6 @@ from .transport.timer import Deadline, DeadlinePassed
 if TYPE_CHECKING:
     from anaphora.wire import Reader
 
-    from .observe import AttemptGuard
-    from .turn import Caller
-
 T = TypeVar("T")
 
 #: Events without content: they are held until the first one with content, so that a stream which
@@ -45,6 +44,60 @@ _FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
+
+
+class AttemptCaller:
+    """What `Attempts` asks of the one that makes a call, in this order for each attempt: `prepare`
+    (once a target), `admission`, `begin`, `sending`, `response_began`, `end`."""
+
+    guards = False
+    """Whether `begin`, `sending`, `end` and `time_over` are asked for."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller does not wait any more: no further attempt is made."""
+        return False
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
+        """The request for a target; `again`: after an error of `prepare_again_on`."""
+        raise NotImplementedError
+
+    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
+        """About how many tokens of the prompt count against rate limits."""
+        return Counts(prepared.rendered).total
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        return target.endpoint.config.retry
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        """The passage of an attempt through the target's rate limits."""
+        return target.gate.admit(tokens, deadline, on_wait)
+
+    async def begin(self, flight: InFlight) -> None:
+        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+
+    def sending(self) -> None:
+        """Right before the first byte of the attempt is written to a connection."""
+
+    def response_began(self) -> None:
+        """The provider has begun to answer: with a good status, and nothing is read yet."""
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
+        reached the provider; `partial`: what was received of a reply that is not complete."""
+
+    def time_over(self) -> float:
+        """The call's time is over. For how many seconds more the provider is waited for, without
+        the caller; 0: the call ends now."""
+        return 0.0
 
 
 class Attempts(AttemptFailures):
@@ -61,11 +114,10 @@ class Attempts(AttemptFailures):
     def __init__(
         self,
         flight: InFlight,
-        caller: Caller,
+        caller: AttemptCaller,
         *,
         timeout: float,
         on_wait: Callable[[float], None] | None = None,
-        guard: AttemptGuard | None = None,
     ) -> None:
         if timeout <= 0:
             raise Timeout(0)  # a request that is sent and not waited for is paid for
@@ -73,10 +125,9 @@ class Attempts(AttemptFailures):
         self._caller = caller
         self._timeout = timeout
         self._on_wait = on_wait
-        self._guard = guard
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
-        extend = None if guard is None else guard.time_over
+        extend = caller.time_over if caller.guards else None
         self._deadline = Deadline(timeout, self._timer, extend)
 
     async def complete(self) -> None:
@@ -210,7 +261,7 @@ class Attempts(AttemptFailures):
 
     async def _prepare(self, index: int) -> PreparedRequest:
         flight = self._flight
-        flight.index, flight.sent_at = index, 0.0
+        flight.index, flight.target, flight.sent_at = index, flight.targets[index], 0.0
         self._attempting = True
         self._queued = self._sent = 0.0
         self._answer = self._reader = None
@@ -238,8 +289,8 @@ class Attempts(AttemptFailures):
         self, target: Target, prepared: PreparedRequest, admission: Admission
     ) -> HttpResponse:
         self._queueing, self._queued = False, admission.queued
-        if self._guard is not None:
-            await self._guard.begin(self._flight)
+        if self._caller.guards:
+            await self._caller.begin(self._flight)
         self._sent, self._flight.sent_at = monotonic(), time.time()
         outgoing = prepared.outgoing
         assert outgoing is not None
@@ -249,8 +300,8 @@ class Attempts(AttemptFailures):
             headers = SecretHeaders({**outgoing.headers, header: self._key})
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         transport = target.endpoint.transport
-        if self._guard is not None:
-            outgoing = request_before_write(transport, outgoing, self._guard.sending)
+        if self._caller.guards:
+            outgoing = request_before_write(transport, outgoing, self._caller.sending)
         answer = self._answer = await transport.send(outgoing)
         return answer
 
@@ -323,5 +374,6 @@ class Attempts(AttemptFailures):
         )
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False
-        if self._guard is not None:
-            self._guard.end(flight, error, sent=bool(self._sent), partial=self._partial(error))
+        if self._caller.guards:
+            partial = None if error is None else self._partial(error)
+            self._caller.end(flight, error, sent=bool(self._sent), partial=partial)

@@ -45,11 +45,10 @@ from .retry import AttemptFailed, RetrySteps, retry_policy
 if TYPE_CHECKING:
     from anaphora.wire import Reader
 
+    from .attempts import AttemptCaller
     from .in_flight import InFlight
-    from .observe import AttemptGuard
     from .target import Endpoint
     from .transport import HttpResponse
-    from .turn import Caller
 
 
 _log = logging.getLogger("anaphora")
@@ -243,11 +242,10 @@ class AttemptFailures(ABC):
     end of the call. The base of `Attempts`."""
 
     _flight: InFlight
-    _caller: Caller
+    _caller: AttemptCaller
     _timeout: float
     _until: float
     """The end of the call's time, on the monotonic clock."""
-    _guard: AttemptGuard | None
     _policy: RetrySteps | None = None
     """Created when something has failed: most calls need none."""
     _whole: tuple[int, ...] = ()
@@ -280,7 +278,7 @@ class AttemptFailures(ABC):
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
         self._over(error, now)
-        if self._guard is not None and self._guard.is_left:
+        if self._caller.guards and self._caller.is_left:
             raise error
         prepared = flight.prepared.get(index)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
@@ -335,9 +333,9 @@ class AttemptFailures(ABC):
         if self._sent:
             without_frames(error)
 
-    def _partial(self, error: BaseException | None) -> Reply | None:
+    def _partial(self, error: BaseException) -> Reply | None:
         """What was received of a reply whose stream ended early."""
-        if error is None or self._reader is None:
+        if self._reader is None:
             return None
         partial: Reply | None = getattr(error, "partial", None)
         return partial if partial is not None else partial_of(self._reader.close())

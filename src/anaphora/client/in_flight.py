@@ -58,7 +58,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 
 class InFlight:
     index = 0
-    """The target of the current attempt; of the last one, once the call is over."""
+    """Of the target of the current attempt; of the last one, once the call is over."""
     sent_at = first_at = 0.0
     """When that attempt was sent, and when its response began; in seconds since the epoch."""
     batch = False
@@ -80,6 +80,8 @@ class InFlight:
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request
         self.targets = targets
+        self.target = targets[0]
+        """`targets[index]`."""
         self.stream = stream
         self.began = time.time()
         self.prepared: dict[int, PreparedRequest] = {}
@@ -87,10 +89,6 @@ class InFlight:
         self.headers: Mapping[str, str] = {}
         """Of the response."""
         self._notices: list[Notice] = []
-
-    @property
-    def target(self) -> Target:
-        return self.targets[self.index]
 
     def guarded(
         self, code: str, default: D, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -167,6 +165,14 @@ class InFlight:
             blocks=blocks,
             notices=notices,
         )
+
+    def complete_error(self, problem: BaseException) -> None:
+        """Adds to the error of a call that failed what is known of the call."""
+        if isinstance(problem, AnaphoraError):
+            problem.attempts = tuple(self.attempts)
+            if problem.partial is None:
+                # A reply in another form than requested was paid for, too.
+                problem.partial = self.reply
 
     def failed_record(self, error: BaseException) -> Record:
         """The record of a call that failed, or whose response could not be used."""

@@ -17,16 +17,13 @@ from typing import Any, Generic, Self
 
 import msgspec
 
-from anaphora.tokens import Counts
 from anaphora.values import Event, Message, Notice, ReplyEnd
 
-from .attempts import Attempts
-from .config import RetryConfig
-from .in_flight import InFlight, PreparedRequest
-from .limits import Admission
-from .observe import ObservedCalls, Watchers
+from .attempts import AttemptCaller, Attempts
+from .in_flight import InFlight
+from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
-from .response import Parsed, Response
+from .response import Parsed, Record, Response
 from .structured import Structured
 from .target import Target
 
@@ -88,7 +85,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
         return self.response
 
 
-class Caller(ObservedCalls, ABC):
+class Caller(AttemptCaller, ABC):
     """Makes calls, from a request to the response and its record."""
 
     def __init__(
@@ -155,10 +152,6 @@ class Caller(ObservedCalls, ABC):
         """The targets of the call, the best first. Raises where no call may be made now."""
 
     @abstractmethod
-    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
-        """The request for a target; `again`: after an error of `prepare_again_on`."""
-
-    @abstractmethod
     def _finish(self, flight: InFlight) -> Response:
         """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
         raises nothing but `Parse`."""
@@ -170,28 +163,8 @@ class Caller(ObservedCalls, ABC):
         """Stores the conversation after a response, with a notice where that fails."""
         return response
 
-    def response_began(self) -> None:
-        """The provider has begun to answer: with a good status, and nothing is read yet."""
-
     def _end(self) -> None:
         """The call is over, however it ended."""
-
-    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
-        """About how many tokens of the prompt count against rate limits."""
-        return Counts(prepared.rendered).total
-
-    def retry_of(self, target: Target) -> RetryConfig:
-        return target.endpoint.config.retry
-
-    def admission(
-        self,
-        target: Target,
-        tokens: int,
-        deadline: float,
-        on_wait: Callable[[float], None] | None,
-    ) -> Admission:
-        """The passage of an attempt through the target's rate limits."""
-        return target.gate.admit(tokens, deadline, on_wait)
 
     async def _settled(self) -> None:
         """Waits until the event loop has closed a stream that was left by `break`."""
@@ -218,3 +191,27 @@ class Caller(ObservedCalls, ABC):
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         """The response with notices of steps that came after `_finish`."""
         return response.with_notices(notices) if notices else response
+
+    def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        """Reports a call that is over to watchers and to the audit log."""
+        notices = self._watchers(record) if self._watchers else ()
+        audit = self._watchers.audit
+        if audit is None:
+            return notices
+        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
+        return notices + flight.take_notices()
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        return audit.call_ended(self._ended(flight, record))
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return EndedCall.of(flight, record)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        """Completes the error of a call that failed, and reports it."""
+        flight.complete_error(problem)
+        if flight.observed:
+            return
+        flight.observed = True
+        if self._watchers or self._watchers.audit is not None:
+            self._observe(flight, flight.failed_record(problem))

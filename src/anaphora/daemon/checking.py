@@ -16,12 +16,13 @@ import msgspec
 from anaphora import catalog
 from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.client.pool import ProviderPool, TargetChooser
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidConfig
 
 from .access.granted_models import models_of
 from .access.grants import AppGrant
 from .home import Home
-from .home.settings import Settings, SettingsFiles
+from .home.extensions import Grants
+from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
 from .store.opening import store_address
 from .store.schema import SCHEMA_VERSION, has_store, readable, version_of
@@ -29,8 +30,6 @@ from .store.schema import SCHEMA_VERSION, has_store, readable, version_of
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
     from anaphora.postgres.address import PostgresAddress
-
-    from .server import ServeOptions
 
 _OLD_DAYS = 60
 _GLOB = frozenset("*?[")
@@ -47,8 +46,6 @@ class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_home(options: ServeOptions) -> HomeCheck:
     """Raises `InvalidConfig`, `MissingSecret` and `Io` for what the daemon could not start with."""
-    from .server import check_required, effective_config
-
     home = Home.open(options.home)
     home.token_key()
     files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
@@ -200,3 +197,10 @@ class _NoTransport:
 
     async def close(self) -> None:
         pass
+
+
+def check_required(grants: Grants, *, strict: bool) -> None:
+    """With `strict`, raises where an app requires a capability that it is not granted."""
+    if strict and (unmet := grants.unmet):
+        named = "; ".join(f"{app}: {', '.join(sorted(names))}" for app, names in unmet.items())
+        raise InvalidConfig(f"required and not granted: {named}", file=grants.origin.file)

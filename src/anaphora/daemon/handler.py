@@ -15,16 +15,15 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
     Forbidden,
-    GrantRateLimited,
     NotFound,
     RequestRejected,
     StoreUnavailable,
@@ -32,106 +31,39 @@ from anaphora.errors import (
     Upstream,
 )
 from anaphora.redaction import ELLIPSIS, looks_like_key
-from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
 from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
-from .access.rates import CallSlots
-from .access.unread import UnreadBytes
+from .access.identity import Directory
+from .access.limits import CallSlots, UnreadBytes
+from .calls.call import AppCall
+from .calls.pipeline import CallPipeline
+from .calls.steps.authenticate import READY, RPC_PATH, Readiness
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .tracing import RequestTraces
-from .values import ERROR_KEY, TOKEN_KEY, App, Peer, kind_of, public_text
+from .values import ERROR_KEY, NOBODY, REQUEST_ID_KEY, TOKEN_KEY, Peer, kind_of, public_text
 
-READY = "ready"
+if TYPE_CHECKING:
+    from .endpoints.service import Endpoints
+    from .rpc.service import RpcService
+    from .ui.service import UiService
+
 REQUEST_ID_HEADER = "anaphora-request-id"
-REQUEST_ID_KEY = "anaphora.request_id"
-"""Of an exchange's scope, for errors that the server writes."""
 _JSON = "application/json"
+#: How the paths of the dashboard begin.
+_PAGES = "/ui"
 #: Paths of uploads, whose pieces come without a token.
 _UPLOADS = "/upload/"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
 _ID_BYTES, _IDS_AT_ONCE = 12, 64
-#: Bytes of a message from an app that may not spend: enough for every method that it may call.
-MAX_BODY_WITHOUT_CALLS = 64 * 1024
-ADMINISTRATORS = ""
-"""Whose connections are counted together, as those of an app are."""
 #: Of a path; a query may be in it, percent-encoded.
 _PATH_PART = re.compile(r"[^/?=&;#]+")
 
 
 class TokenRevoked(ConnectionEnded):
     """The token of a running call was revoked."""
-
-
-class TokenDirectory(Protocol):
-    """What the handler needs of `access.identity.Directory`."""
-
-    def authenticate(self, token: Secret, peer: Peer) -> App: ...
-    def is_admin(self, token: Secret | None, peer: Peer) -> bool: ...
-    def is_valid(self, token_id: str) -> bool: ...
-    def on_revoke(self, callback: Callable[[str], None]) -> None: ...
-
-
-class RpcHandler(Protocol):
-    async def handle(
-        self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
-    ) -> None: ...
-
-
-class UiHandler(Protocol):
-    """The dashboard."""
-
-    def serves(self, path: str) -> bool: ...
-    async def handle(self, exchange: HttpExchange, peer: Peer) -> None: ...
-    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse: ...
-    def ended(self, exchange: HttpExchange) -> None: ...
-    def end_expired(self) -> None: ...
-    def stop(self) -> None: ...
-
-
-class EndpointHandler(Protocol):
-    def serves(self, method: str, path: str) -> bool: ...
-    def token_of(self, exchange: HttpExchange) -> Secret | None: ...
-    async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None: ...
-    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse: ...
-
-
-class Readiness(msgspec.Struct):
-    """Whether the daemon accepts calls. Changed while it runs."""
-
-    draining: bool = False
-    """The daemon is stopping."""
-    is_drained: Callable[[], bool] = lambda: False
-    """Whether an operator wants calls to go to other nodes."""
-    refuses_calls: Callable[[], bool] = lambda: False
-    """Whether it is drained for so long that balancers know."""
-    can_write: Callable[[], bool] = lambda: True
-    """Whether the store can be written: no call without a hold."""
-    problems: Callable[[], list[str]] = list
-    """What an operator should look at; calls are accepted nevertheless."""
-    read_on: Callable[[], int] = lambda: 0
-    """Calls that their apps have ended and whose answers are read on."""
-
-    @property
-    def status(self) -> str:
-        if self.draining or self.is_drained():
-            return "draining"
-        return READY if self.can_write() else "store_unavailable"
-
-
-class _OpenCall:
-    """A request of an app that is being answered."""
-
-    __slots__ = ("app", "exchange", "request_id", "span", "started")
-
-    def __init__(self, exchange: HttpExchange, request_id: str) -> None:
-        self.exchange = exchange
-        self.request_id = request_id
-        self.started = time.perf_counter()
-        self.app: App | None = None
-        self.span: Any = None
 
 
 class RequestIds:
@@ -154,9 +86,10 @@ class DaemonHandler:
 
     def __init__(
         self,
-        directory: TokenDirectory,
-        rpc: RpcHandler,
-        endpoints: EndpointHandler,
+        directory: Directory,
+        pipeline: CallPipeline,
+        rpc: RpcService,
+        endpoints: Endpoints,
         *,
         peers: Peers,
         readiness: Readiness,
@@ -164,12 +97,11 @@ class DaemonHandler:
         metrics: DaemonMetrics,
         slots: CallSlots,
         unread: UnreadBytes,
-        before_call: Callable[[], None] = lambda: None,
         traces: RequestTraces | None = None,
-        ui: UiHandler | None = None,
+        ui: UiService | None = None,
     ) -> None:
-        """`before_call` runs before the token of a call is checked."""
         self._directory = directory
+        self._pipeline = pipeline
         self._rpc = rpc
         self._endpoints = endpoints
         self._peers = peers
@@ -177,12 +109,10 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._slots = slots
-        self._unread = unread
-        self._before_call = before_call
         self._traces = traces
         self._ui = ui
         self._ids = RequestIds()
-        self._open: dict[HttpExchange, _OpenCall] = {}
+        self._open: dict[HttpExchange, AppCall] = {}
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
@@ -197,94 +127,67 @@ class DaemonHandler:
 
     async def handle(self, exchange: HttpExchange) -> None:
         call = self._begin(exchange)
-        peer = self._peers.peer_of(exchange)
-        if self._ui is not None and self._ui.serves(exchange.path):
+        peer = call.peer = self._peers.peer_of(exchange)
+        path = exchange.path
+        if self._ui is not None and path.startswith(_PAGES) and self._ui.serves(path):
             if self._readiness.draining:
                 raise StoreUnavailable("the daemon is stopping")
             await self._ui.handle(exchange, peer)
             return
-        token = take_token(exchange)
-        path = exchange.path
-        if path == "/rpc":
+        token = call.token = take_token(exchange)
+        if path == RPC_PATH:
             if exchange.method != "POST":
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
-            self._before_call()
-            if not (admin := self._directory.is_admin(token, peer)):
-                call.app = self._authenticate(exchange, token, peer)
-                self._check_drain(exchange)
-            else:
-                _use_connection(exchange, ADMINISTRATORS)
-            self._limit_body(exchange, call.app)
-            if call.app is not None and not call.app.grant.may_call:
-                exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
+            await self._pipeline.before("arrive", call)
+            app = None if call.is_admin else call.app
             # Each of its calls takes a slot: `llm.cancel` does not need one.
-            await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
+            await self._run(call, self._rpc.handle(exchange, app, call.is_admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
-            self._before_call()
             if path.startswith(_UPLOADS):
-                token = token or self._endpoints.token_of(exchange)
+                token = call.token = token or self._endpoints.token_of(exchange)
                 exchange.scope[TOKEN_KEY] = token
-            call.app = app = self._authenticate(exchange, token, peer)
-            self._check_drain(exchange)
-            self._limit_body(exchange, app)
-            with self._slots.running(app.id):
-                await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
+            await self._pipeline.before("arrive", call)
+            with self._slots.running(call.app.id):
+                await self._run(call, self._endpoints.handle(call))
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 
-    def _begin(self, exchange: HttpExchange) -> _OpenCall:
+    def _begin(self, exchange: HttpExchange) -> AppCall:
         request_id = self._ids.new()
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
         exchange.scope[REQUEST_ID_KEY] = request_id
-        call = self._open[exchange] = _OpenCall(exchange, request_id)
+        call = self._open[exchange] = AppCall(
+            request_id=request_id, exchange=exchange, started=time.perf_counter()
+        )
         if self._traces is not None:
             call.span = self._traces.begin(exchange)
         return call
 
-    def _authenticate(self, exchange: HttpExchange, token: Secret | None, peer: Peer) -> App:
-        if token is None:
-            raise Unauthenticated("the request has no token", status=401)
-        app = self._directory.authenticate(token, peer)
-        _use_connection(exchange, app.id)
-        return app
-
-    def _limit_body(self, exchange: HttpExchange, app: App | None) -> None:
-        """By the grant, and by the budget of all bodies; an administrator's counts as one app's."""
-        exchange.account = self._unread.account("" if app is None else app.id)
-        most = None if app is None else app.grant.llm.max_body_bytes
-        if most is not None:
-            exchange.max_body = min(exchange.max_body, most)
-
-    def _check_drain(self, exchange: HttpExchange) -> None:
-        if self._readiness.is_drained():
-            # The next call on a new connection, which leads to another node.
-            exchange.response_headers["connection"] = "close"
-            if self._readiness.refuses_calls():
-                raise StoreUnavailable("this node is drained; send the call again")
-
-    async def _run(self, call: _OpenCall, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, call: AppCall, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it is done, the client disconnects or the token is revoked."""
         if self._readiness.draining:
             work.close()
             raise StoreUnavailable("the daemon is stopping")
+        exchange = call.exchange
+        assert exchange is not None
         try:
-            await call.exchange.run(work)
+            await exchange.run(work)
         except TokenRevoked:
-            if call.exchange.started:
+            if exchange.started:
                 raise
             raise Unauthenticated("the token was revoked", status=401) from None
 
     def _revoked(self, token_id: str) -> None:
-        for call in tuple(self._open.values()):
-            if call.app is not None and call.app.token_id == token_id:
-                call.exchange.disconnect(TokenRevoked)
+        for exchange, call in tuple(self._open.items()):
+            if call.app is not NOBODY and call.app.token_id == token_id:
+                exchange.disconnect(TokenRevoked)
 
     def end_expired(self) -> None:
         """Ends running calls whose token has expired meanwhile."""
-        for call in tuple(self._open.values()):
-            if call.app is not None and not self._directory.is_valid(call.app.token_id):
-                call.exchange.disconnect(TokenRevoked)
+        for exchange, call in tuple(self._open.items()):
+            if call.app is not NOBODY and not self._directory.is_valid(call.app.token_id):
+                exchange.disconnect(TokenRevoked)
         if self._ui is not None:
             self._ui.end_expired()
 
@@ -359,10 +262,10 @@ class DaemonHandler:
         call = self._open.pop(exchange, None)
         if call is None:
             return
-        if self._ui is not None:
+        if self._ui is not None and exchange.path.startswith(_PAGES):
             self._ui.ended(exchange)
         seconds = time.perf_counter() - call.started
-        app = "" if call.app is None else call.app.id
+        app = call.app.id
         status = exchange.status
         if self._traces is not None:
             self._traces.end(call.span, app, status, call.request_id)
@@ -379,17 +282,6 @@ class DaemonHandler:
         if error := exchange.scope.get(ERROR_KEY):
             fields["error"] = error
         self._log.line(level, "request", **fields)
-
-
-def _use_connection(exchange: HttpExchange, name: str) -> None:
-    """Counts the connection as one of an app. Raises `GrantRateLimited` where it has too many."""
-    place: ConnectionPlace | None = exchange.scope.get(CONNECTION)
-    if place is not None and not place.use(name):
-        raise GrantRateLimited(
-            "this app has too many open connections: send more than one request over each",
-            limit="connections",
-            retry_after=1.0,
-        )
 
 
 @lru_cache(maxsize=512)

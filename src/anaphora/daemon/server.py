@@ -16,13 +16,12 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.errors import AnaphoraError
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.asyncio_server import tcp_server, unix_server
 from anaphora.serving.connection_limits import ConnectionLimits
@@ -36,14 +35,15 @@ from anaphora.serving.server import (
 
 from .access.credentials import Peers
 from .access.identity import Directory
-from .access.unread import UnreadBytes
-from .checking import price_warnings
-from .handler import READY, DaemonHandler, Readiness, UiHandler
+from .access.limits import UnreadBytes
+from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
+from .checking import check_required, price_warnings
+from .handler import DaemonHandler
 from .home import Home, HomeLock
 from .home.config import DaemonConfig
 from .home.extensions import Grants
 from .home.secrets import disable_core_dumps
-from .home.settings import Providers, Settings, SettingsFiles
+from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
 from .logs import JsonLog, logging_to
 from .metrics import DaemonMetrics
@@ -51,32 +51,17 @@ from .services import Services, open_services, service_gauges
 from .tracing import RequestTraces, call_traces
 
 if TYPE_CHECKING:
-    from anaphora.client.config import ClientConfig
+    from .ui.service import UiService
 
 _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 #: Seconds between two looks at files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
-#: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
-_UNCHANGED_SECONDS = 0.001
 #: Files that the process may open, where the system allows it.
 _OPEN_FILES = 16_384
 #: Seconds between two looks at open calls while draining.
 _DRAIN_SECONDS = 0.02
 
 _log = logging.getLogger("anaphora.daemon")
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    home: Path
-    host: str | None = None
-    """Replaces that of llm.yaml."""
-    port: int | None = None
-    strict: bool = False
-    """Refuse to start where an app requires a capability that it is not granted."""
-    allow_env_keys: bool = False
-    resolve: Callable[[ClientConfig], Providers] | None = None
-    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
-    clock: Callable[[], float] = time.time
 
 
 class Daemon:
@@ -108,7 +93,6 @@ class Daemon:
         self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
         self.log = log
         self._loop = asyncio.get_running_loop()
-        self._looked = 0.0
         self._woken = asyncio.Event()
 
     @property
@@ -127,10 +111,21 @@ class Daemon:
         return self._files.current
 
     def handler(
-        self, config: DaemonConfig, *, tls: bool, ui: UiHandler | None = None
+        self, config: DaemonConfig, *, tls: bool, ui: UiService | None = None
     ) -> DaemonHandler:
+        pipeline = self.services.calls.pipeline
+        pipeline.use(
+            AuthenticateApp(
+                self.services.directory,
+                self.readiness,
+                self.unread,
+                changed=self._files.changed,
+                reload=self.reload,
+            )
+        )
         return DaemonHandler(
             self.services.directory,
+            pipeline,
             self.services.rpc,
             self.services.endpoints,
             peers=Peers(config.trusted_proxies, behind_proxy=config.behind_proxy, tls=tls),
@@ -139,7 +134,6 @@ class Daemon:
             metrics=self.metrics,
             slots=self.services.slots,
             unread=self.unread,
-            before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
             ui=ui,
         )
@@ -147,19 +141,16 @@ class Daemon:
     # ── Changes of files ─────────────────────────────────────────────────────────────────────────
 
     def reload_if_changed(self) -> None:
-        """Uses changed files from the next call on. For every call."""
-        now = time.monotonic()
-        if now - self._looked >= _UNCHANGED_SECONDS:
-            self._looked = now
-            if self._files.changed():
-                self.reload()
+        """Uses changed files from the next call on."""
+        if self._files.changed():
+            self.reload()
 
     def reload(self) -> None:
         """Reads llm.yaml, extensions.yaml and secrets again. What is broken stays as it was."""
         before, settings = self.settings, self._files.reload()
         for problem in self._files.problems:
             _log.error("not reloaded: %s", problem)
-        self.services.calls.texts.allow(settings.daemon.ui.shows_text)
+        self.services.calls.tools.texts.allow(settings.daemon.ui.shows_text)
         if _needs_restart(before.daemon, settings.daemon):
             _log.warning("the daemon section of llm.yaml has changed: restart to use it")
         self.services.directory.set_grants(settings.grants)
@@ -198,7 +189,7 @@ class Daemon:
             try:
                 self.reload_if_changed()
                 handler.end_expired()
-                self.services.calls.write_refusals()
+                self.services.calls.tools.denials.write_minute()
                 self.services.calls.prefixes.remove_old(self.services.ledger.clock())
                 if self.readiness.status == READY:
                     self.services.calls.refresh_prefixes(self.services.directory.is_valid)
@@ -304,7 +295,7 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
             "When the TLS certificate expires, since 1970",
             lambda: certificate.expires,
         )
-    ui: UiHandler | None = None
+    ui: UiService | None = None
     pages: tuple[str, ...] = ()
     if config.ui.enabled:
         from .ui.access import LINKED_PAGES
@@ -354,24 +345,6 @@ async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
         await asyncio.sleep(_DRAIN_SECONDS)
     read_on.stop()
     await app.close()
-
-
-def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
-    """The daemon section with the options of the command line."""
-    given = {"host": options.host, "port": options.port}
-    try:
-        return msgspec.structs.replace(
-            config, **{name: value for name, value in given.items() if value is not None}
-        )
-    except ValueError as problem:
-        raise InvalidConfig(str(problem)) from None
-
-
-def check_required(grants: Grants, *, strict: bool) -> None:
-    """With `strict`, raises where an app requires a capability that it is not granted."""
-    if strict and (unmet := grants.unmet):
-        named = "; ".join(f"{app}: {', '.join(sorted(names))}" for app, names in unmet.items())
-        raise InvalidConfig(f"required and not granted: {named}", file=grants.origin.file)
 
 
 @contextlib.contextmanager

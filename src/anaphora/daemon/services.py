@@ -17,11 +17,10 @@ from anaphora.errors import StoreUnavailable
 
 from .access.grants import NANO
 from .access.identity import Directory
-from .access.rates import CallSlots
+from .access.limits import CallSlots
 from .admin import Admin
 from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
-from .handler import EndpointHandler, RpcHandler
 from .home import Home, derived_key
 from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
@@ -35,8 +34,10 @@ from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from .calls.delegation import CallService
+    from .endpoints.service import Endpoints
     from .home.config import DaemonConfig
     from .nodes.membership import NodeMembership
+    from .rpc.service import RpcService
     from .store import Store
 
 #: Fields of `store.Spent`, as periods of a metric.
@@ -56,8 +57,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Also of the other nodes' logs, where this one writes none."""
     calls: CallService
     slots: CallSlots
-    rpc: RpcHandler
-    endpoints: EndpointHandler
+    rpc: RpcService
+    endpoints: Endpoints
     off_loop: OffLoop
     """Threads for large requests."""
 
@@ -135,9 +136,9 @@ async def open_services(
         store,
         forwarder,
         ledger,
-        calls.late_bills,
-        isolates=calls.isolates,
-        reaches=calls.reaches,
+        calls.tools.late_bills,
+        isolates=calls.tools.shared.isolates,
+        reaches=calls.tools.granted.reaches,
         audit=audit,
         off_loop=off_loop,
         clock=clock,
@@ -156,7 +157,7 @@ async def open_services(
         calls=calls,
         slots=slots,
         rpc=RpcService(calls, admin.methods(), slots, off_loop),
-        endpoints=Endpoints(calls, store, stored, off_loop=off_loop, clock=clock),
+        endpoints=Endpoints(calls, store, stored, clock=clock),
         off_loop=off_loop,
     )
 
@@ -261,7 +262,7 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
         }
 
     async def denied() -> Values:
-        return {key: float(count) for key, count in services.calls.denials.items()}
+        return {key: float(count) for key, count in services.calls.tools.denials.counts.items()}
 
     async def exceeded() -> Values:
         found = services.ledger.bound_exceeded

@@ -120,6 +120,17 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
     return headers.get("content-encoding", "identity").lower() not in ("", "identity")
 
 
+def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
+    """The request's markers, and the one that the provider adds unless the request forbids it."""
+    automatic = rendered.automatic
+    if automatic is None and rules.automatic_breakpoint.value == "last_message":
+        options = msgspec.json.decode(members.get("prompt_cache_options", b"null"))
+        explicit = isinstance(options, dict) and options.get("mode") == "explicit"
+        if not explicit and rules.default_ttl is not None:
+            automatic = rules.default_ttl.value
+    return Plan(marks=rendered.marks, automatic=automatic)
+
+
 def read_split(
     rendered: Rendered,
     members: Members,

@@ -21,7 +21,6 @@ from anaphora.cache.verdict import (
 from anaphora.cache.verdict.judgement import ComparedCall
 from anaphora.catalog import CacheRules, Dialect, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
-from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
@@ -30,7 +29,7 @@ from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 
 from .calls import LoggedCall
-from .planning import PlannedCall
+from .planning import PlannedCall, own_plan
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
@@ -234,14 +233,3 @@ def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
         return logged.reply(logged.codec()[0] if codec is None else codec), ""
     except AnaphoraError as problem:
         return None, str(problem)
-
-
-def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
-    """The request's markers, and the one that the provider adds unless the request forbids it."""
-    automatic = rendered.automatic
-    if automatic is None and rules.automatic_breakpoint.value == "last_message":
-        options = msgspec.json.decode(members.get("prompt_cache_options", _NULL))
-        explicit = isinstance(options, dict) and options.get("mode") == "explicit"
-        if not explicit and rules.default_ttl is not None:
-            automatic = rules.default_ttl.value
-    return Plan(marks=rendered.marks, automatic=automatic)

@@ -12,7 +12,8 @@ from support.nodes import create_node_homes, running_node
 from support.servers import PostgresServer
 from support.waiting import wait_until
 
-from anaphora.daemon.server import ServeOptions, running
+from anaphora.daemon.home.settings import ServeOptions
+from anaphora.daemon.server import running
 from anaphora.daemon.store.reading import day_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig

@@ -40,7 +40,7 @@ class Shifted:
 
 
 def ledger_of(daemon: TestedDaemon) -> Ledger:
-    return daemon.daemon.services.calls._tools.ledger
+    return daemon.daemon.services.calls.tools.ledger
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def two_nodes(
 
 
 def kept_bytes(node: WarmDaemon) -> int:
-    refresher = node.daemon.daemon.services.calls._refresher
+    refresher = node.daemon.daemon.services.calls.tools.refresher
     assert refresher is not None
     return refresher._bytes
 
@@ -126,7 +126,7 @@ def test_late_news_of_an_earlier_call_changes_nothing(
     with two_nodes(shifted, tmp_path, emu, database_url, redis_url) as (_, node):
         Conversation(node).converse(7, 7, 7)
         wait_until(lambda: kept_bytes(node) > 0)
-        refresher = node.daemon.daemon.services.calls._refresher
+        refresher = node.daemon.daemon.services.calls.tools.refresher
         assert refresher is not None
         (conversation,) = refresher._conversations
         news = msgspec.msgpack.encode(("continued", conversation))

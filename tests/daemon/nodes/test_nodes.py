@@ -22,8 +22,9 @@ from anaphora import emulator
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.home.secrets import SecretsFolder
+from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.nodes import membership
-from anaphora.daemon.server import ServeOptions, running
+from anaphora.daemon.server import running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidConfig, StoreUnavailable

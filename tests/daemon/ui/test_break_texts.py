@@ -55,7 +55,7 @@ def set_show_text(daemon: TestedDaemon, shown: bool) -> None:
     content["daemon"]["ui"] = {"show_text": shown}
     file.write_text(yaml.safe_dump(content))
     daemon.daemon.hang_up()
-    texts = daemon.daemon.services.calls.texts
+    texts = daemon.daemon.services.calls.tools.texts
     wait_until(lambda: texts.allowed == shown, "the changed file is used")
 
 
@@ -114,7 +114,7 @@ def test_text_is_in_no_file(daemon: TestedDaemon, tmp_path: Path) -> None:
 def test_text_is_off_by_default(emu: Emulator, tmp_path: Path) -> None:
     with running_daemon(tmp_path, emu) as running:
         call(running)
-        assert not running.daemon.services.calls.texts.allowed
+        assert not running.daemon.services.calls.tools.texts.allowed
         with viewer(running) as ui:
             ui.log_in(running.token(ADMIN))
             page = conversation(ui)

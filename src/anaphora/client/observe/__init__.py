@@ -20,9 +20,8 @@ import msgspec
 
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
-from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Notice, Reply, Usage
+from anaphora.values import Notice, Usage
 
 if TYPE_CHECKING:
     from anaphora.client.in_flight import InFlight
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from .prometheus import Metrics
 
 __all__ = [
-    "AttemptGuard",
     "CallAudit",
     "EndedCall",
     "Logs",
@@ -121,35 +119,6 @@ class CallAudit(Protocol):
         ...
 
 
-class AttemptGuard(Protocol):
-    """Is asked before each attempt, and notified of how it ended."""
-
-    @property
-    def is_left(self) -> bool:
-        """Whether the caller does not wait any more: no further attempt is made."""
-        ...
-
-    async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` where it may not be."""
-        ...
-
-    def sending(self) -> None:
-        """Right before the first byte of the attempt is written to a connection."""
-        ...
-
-    def end(
-        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
-    ) -> None:
-        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
-        reached the provider; `partial`: what was received of a reply that is not complete."""
-        ...
-
-    def time_over(self) -> float:
-        """The call's time is over. For how many seconds more the provider is waited for, without
-        the caller; 0: the call ends now."""
-        ...
-
-
 class Watchers(tuple[Watcher, ...]):
     """Several watchers as one that never raises. A watcher that raises is logged the first time,
     and goes on being called."""
@@ -174,39 +143,6 @@ class Watchers(tuple[Watcher, ...]):
                     logged.add(number)
                     _log_failure(watcher, error)
         return tuple(notices)
-
-
-class ObservedCalls:
-    """Reports calls that are over to watchers and to the audit log. The base of `Caller`."""
-
-    _watchers: Watchers
-
-    def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
-        notices = self._watchers(record) if self._watchers else ()
-        audit = self._watchers.audit
-        if audit is None:
-            return notices
-        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
-        return notices + flight.take_notices()
-
-    def _failed(self, flight: InFlight, problem: BaseException) -> None:
-        """Completes the error of a call that failed, and reports it."""
-        if isinstance(problem, AnaphoraError):
-            problem.attempts = tuple(flight.attempts)
-            if problem.partial is None:
-                # A reply in another form than requested was paid for, too.
-                problem.partial = flight.reply
-        if flight.observed:
-            return
-        flight.observed = True
-        if self._watchers or self._watchers.audit is not None:
-            self._observe(flight, flight.failed_record(problem))
-
-    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
-        return audit.call_ended(self._ended(flight, record))
-
-    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        return EndedCall.of(flight, record)
 
 
 def _log_failure(watcher: Watcher, error: Exception) -> None:

@@ -68,7 +68,7 @@ def check_grant(
 def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> None:
     """Raises `CapabilityDenied` where an app has not the capabilities that a method needs, or one
     that it requires itself."""
-    missing = grant.missing
+    missing = grant.missing if grant.requires else grant.requires
     for capability in (*needed, *sorted(missing)) if missing else needed:
         if capability in grant.capabilities:
             continue
@@ -114,7 +114,7 @@ def check_prompt(
 
 def is_granted(name: str, patterns: Collection[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    if "[" not in name and name in patterns:
+    if "*" in patterns or ("[" not in name and name in patterns):
         return True
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -22,30 +22,68 @@ from anaphora.yaml_values import nearest
 from .checks import is_granted
 from .grants import LlmGrant
 
+#: Sets of granted providers for which a chooser is kept.
+_MOST_CHOOSERS = 256
 #: The status of a model that is not known.
 _NOT_FOUND = 404
 Routes: TypeAlias = Mapping[str, Sequence[Hop]]
 
 
-def granted_models(
-    app: App, pool: ProviderPool, chooser: TargetChooser
-) -> tuple[GrantedModel, ...]:
-    """What the app may call: models of its providers and routes, and routes by their names."""
-    found: dict[tuple[str, str], GrantedModel] = {}
-    for name in app.grant.llm.providers:
-        hops = pool.routes.get(name)
-        if hops is None and name in pool.providers:
-            for model in models_of(pool.providers[name]):
-                if is_granted(model, app.grant.llm.models):
-                    found.setdefault((name, model), _granted(name, pool.providers[name], model))
-        if hops is not None and _may_call_route(app, name, chooser):
-            found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
-        for hop in hops or ():
-            resolved = pool.providers[hop.provider]
-            for model in [hop.model] if hop.model else models_of(resolved):
-                if is_granted(model, app.grant.llm.models):
-                    found.setdefault((name, model), _granted(name, resolved, model))
-    return tuple(found.values())
+class GrantedTargets:
+    """What the apps of a daemon may call."""
+
+    def __init__(self, pool: ProviderPool) -> None:
+        self._pool = pool
+        self.choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
+
+    def reload(self) -> None:
+        """The providers have changed."""
+        self.choosers.clear()
+
+    def chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
+        """Chooses among granted providers; those first that speak the wire of the request."""
+        chooser = self.choosers.get((own_wire, names))
+        if chooser is None:
+            if len(self.choosers) >= _MOST_CHOOSERS:
+                self.choosers.clear()
+            ordered = sorted(names, key=lambda name: self._wire_of(name) != own_wire)
+            chooser = self.choosers[own_wire, names] = TargetChooser(self._pool, ordered)
+        return chooser
+
+    def _wire_of(self, name: str) -> str | None:
+        resolved = self._pool.providers.get(name)
+        if resolved is None:
+            return None
+        return resolved.wire if resolved.dialect is None else resolved.dialect.wire
+
+    def models(self, app: App) -> tuple[GrantedModel, ...]:
+        """Models of an app's providers and routes, and routes by their names."""
+        if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+            return ()
+        pool, chooser = self._pool, self.chooser(app.grant.llm.providers, None)
+        found: dict[tuple[str, str], GrantedModel] = {}
+        for name in app.grant.llm.providers:
+            hops = pool.routes.get(name)
+            if hops is None and name in pool.providers:
+                for model in models_of(pool.providers[name]):
+                    if is_granted(model, app.grant.llm.models):
+                        found.setdefault((name, model), _granted(name, pool.providers[name], model))
+            if hops is not None and _may_call_route(app, name, chooser):
+                found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
+            for hop in hops or ():
+                resolved = pool.providers[hop.provider]
+                for model in [hop.model] if hop.model else models_of(resolved):
+                    if is_granted(model, app.grant.llm.models):
+                        found.setdefault((name, model), _granted(name, resolved, model))
+        return tuple(found.values())
+
+    def nearest(self, app: App, model: str) -> str:
+        """Names the granted model that is most similar to one, at the end of a message."""
+        return name_nearest(model, self.models(app))
+
+    def reaches(self, grant: LlmGrant, provider: str) -> bool:
+        """Whether a grant names a provider, or a route over it."""
+        return provider in grant.providers or bool(routes_over(grant, self._pool.routes, provider))
 
 
 def name_nearest(model: str, models: Iterable[GrantedModel]) -> str:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import Store, TokenRow
@@ -68,7 +68,7 @@ class FailedLogins:
 
     def __init__(self, per_minute: int) -> None:
         self._most = per_minute
-        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._used = BoundedMap[str, tuple[float, float]](_MOST_PEERS)
 
     def note(self, peer: Peer, now: float) -> None:
         """Raises `GrantRateLimited` where there are too many."""
@@ -77,8 +77,6 @@ class FailedLogins:
         used = max(0.0, used - max(0.0, now - since) * rate)
         refused = used + 1 > self._most
         self._used[name] = (used if refused else used + 1, now)
-        if len(self._used) > _MOST_PEERS:
-            self._used.popitem(last=False)
         if refused:
             raise GrantRateLimited(
                 "too many failed logins from this address",

@@ -6,9 +6,11 @@ allow it (`allow: [stored_prompts]`), and may have no limit in dollars: no bound
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.client.target import Target
-from anaphora.daemon.values import AppCall, GrantedModel, WireRequest
+from anaphora.daemon.values import GrantedModel, WireRequest
 from anaphora.errors import InvalidRequest, NotGranted, RequestRejected
 from anaphora.redaction import quoted
 from anaphora.wire.reading import known_text
@@ -16,6 +18,9 @@ from anaphora.wire.reading import known_text
 from .checks import is_granted
 from .granted_models import refused_model
 from .grants import LlmGrant
+
+if TYPE_CHECKING:
+    from anaphora.daemon.calls.call import AppCall
 
 FIELD = "prompt"
 _WIRE = "openai_responses"

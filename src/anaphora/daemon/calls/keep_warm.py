@@ -25,7 +25,6 @@ from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.verdict import format_usd
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
-from anaphora.client.pool import ProviderPool
 from anaphora.client.session.cached_prefix import (
     CachedPrefix,
     PauseRefreshes,
@@ -34,7 +33,6 @@ from anaphora.client.session.cached_prefix import (
 )
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.target import Target
-from anaphora.client.turn import TurnRequest
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
@@ -43,9 +41,10 @@ from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
 
-from .caller import ADAPTER, CallTools
+from .call import CallTools
 from .own_prefixes import PrefixScope
-from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
+from .pipeline import CallPipeline
+from .refresh_calls import METHOD, SmallestRequest, send_refresh, smallest_request
 
 #: Conversations that are remembered, and the bytes of their last requests.
 _MOST_CONVERSATIONS, _MOST_BYTES = 4096, 64 * 1024 * 1024
@@ -101,9 +100,9 @@ class PausedConversation:
 class PrefixRefresher:
     """The refreshes of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self, tools: CallTools, pool: ProviderPool) -> None:
+    def __init__(self, tools: CallTools, pipeline: CallPipeline) -> None:
         self._tools = tools
-        self._pool = pool
+        self._pipeline = pipeline
         self._grants: dict[str, AppGrant] = {}
         self._conversations: OrderedDict[str, PausedConversation] = OrderedDict()
         self._calls: dict[str, PausedConversation] = {}
@@ -311,7 +310,7 @@ class PrefixRefresher:
         bounds = kept.app.grant.llm.keep_warm
         if state is None or last is None or bounds is None or kept.running:
             return False
-        if self._pool.called(state.endpoint.id) is not state.endpoint:
+        if self._tools.pool.called(state.endpoint.id) is not state.endpoint:
             return False  # llm.yaml has changed
         prefix = kept.pause.due(state, now, most=bounds.refreshes)
         if prefix is None or kept.scope in self._refused:
@@ -358,9 +357,10 @@ class PrefixRefresher:
     ) -> bool:
         remembered, now = kept.remembered, time.time()
         seconds = max(1.0, prefix.expires - now)
-        call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
-        await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
-        if not kept.pause.sent(prefix, call.bill.usage, call.bill.shown_usd):
+        call = await send_refresh(
+            self._pipeline, self._tools, kept.app, state, refresh, remembered, timeout=seconds
+        )
+        if not kept.pause.sent(prefix, call.usage, call.shown_usd):
             return False
         if remembered is not None and state.sent is not None:
             self._tools.memory.refreshed(remembered, state.sent)

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.saved_blocks import (
     MOST_CHUNKS,
@@ -99,7 +99,7 @@ class OwnPrefixes:
         """`key` is the same on all nodes, and after a restart."""
         self._store = store
         self._key = key
-        self._prefixes: OrderedDict[str, _Prefix] = OrderedDict()
+        self._prefixes = BoundedMap[str, _Prefix](_MOST)
         self._removed = 0.0
         self._removing: asyncio.Task[None] | None = None
 
@@ -147,7 +147,7 @@ class OwnPrefixes:
             return  # nothing is known to be its own; without the store no call is sent anyway
         for name, row in rows.items():
             if (read := _prefix_of(row)) is not None:
-                self._keep(name, read)
+                self._prefixes[name] = read
 
     # ── Writes ───────────────────────────────────────────────────────────────────────────────────
 
@@ -172,18 +172,12 @@ class OwnPrefixes:
                 known = _Prefix(tokens, exact, 0.0, at)
             known.used = max(known.used, at)
             known.lifetime = max(known.lifetime, lifetimes[position])
-            self._keep(name, known)
+            self._prefixes[name] = known
             if known.used - known.saved > _SAVED_AGAIN * known.lifetime:
                 known.saved = known.used
                 rows.append(_row_of(name, scope, known))
         if rows:
             self._store.add_handles_later(rows)
-
-    def _keep(self, name: str, known: _Prefix) -> None:
-        self._prefixes[name] = known
-        self._prefixes.move_to_end(name)
-        if len(self._prefixes) > _MOST:
-            self._prefixes.popitem(last=False)
 
     def remove_old(self, now: float) -> None:
         """Removes rows of the store that are too old, in the background; called now and then."""

@@ -18,10 +18,12 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from anaphora.client.failures import log
-from anaphora.daemon.access.rates import CallSlots
-from anaphora.errors import AnaphoraError
+from anaphora.daemon.access.limits import CallSlots
+from anaphora.errors import AnaphoraError, Timeout
 
-from .caller import DelegatedCall
+from .call import AppCall
+from .pipeline import CallPipeline
+from .steps.send import seconds_to_read_on
 
 T = TypeVar("T")
 
@@ -102,23 +104,17 @@ class WaitedCall:
     """One call in a task of its own, and the app that waits for it."""
 
     def __init__(
-        self, calls: ReadOnCalls, app: str, delegated: DelegatedCall | None = None
+        self, calls: ReadOnCalls, pipeline: CallPipeline, call: AppCall, *, reading: bool
     ) -> None:
         self._calls = calls
-        self._app = app
-        self._delegated: DelegatedCall | None = None
-        """None until the call has passed the checks."""
-        if delegated is not None:
-            self.takes(delegated)
-        self.reading = delegated is not None
+        self._pipeline = pipeline
+        self._call = call
+        call.waited = self
+        self.reading = reading
         """The task waits for the provider, and not for the app."""
         self.is_left = self.reads_on = False
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[Any] | None = None
-
-    def takes(self, delegated: DelegatedCall) -> None:
-        """The call that the app waits for."""
-        self._delegated, delegated.waited = delegated, self
 
     async def run(self, work: Coroutine[Any, Any, T | None]) -> T:
         """The result of `work`, as long as the app waits for it."""
@@ -147,8 +143,8 @@ class WaitedCall:
             if (waiting := self._waiting) is not None and not waiting.done():
                 waiting.set_result(result)
         finally:
-            if (delegated := self._delegated) is not None:
-                delegated.waited = self._delegated = None
+            self._call.waited = None
+            self._pipeline.behind(self._call)  # the app is woken first
 
     def _fail(self, problem: BaseException) -> None:
         if not isinstance(problem, Exception | asyncio.CancelledError):
@@ -189,14 +185,14 @@ class WaitedCall:
         """Whether the answer is read on. Then the app gets the error now."""
         if self.is_left:
             return self.reads_on
-        delegated, task = self._delegated, self._task
-        if delegated is None or task is None or not self._calls.takes(self._app):
+        call, task = self._call, self._task
+        if task is None or not self._calls.takes(call.app.id):
             return False
-        seconds = delegated.seconds_to_read_on()
+        seconds = seconds_to_read_on(call)
         if not seconds:
             return False
         self.is_left = self.reads_on = True
-        delegated.left(problem)
+        call.left = Timeout if isinstance(problem, Timeout) else asyncio.CancelledError
         self._tell(problem)
-        self._calls.add(self._app, task, seconds)
+        self._calls.add(call.app.id, task, seconds)
         return True

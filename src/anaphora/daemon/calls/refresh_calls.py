@@ -12,27 +12,23 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
-from anaphora.catalog import Price
-from anaphora.client.config import RetryConfig
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
-from anaphora.client.observe import EndedCall
-from anaphora.client.response import Record
 from anaphora.client.session.cached_prefix import CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
-from anaphora.client.target import Target
-from anaphora.daemon.access.isolation import OwnReads, own_usage
+from anaphora.daemon.access.isolation import OwnReads
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
-from anaphora.daemon.money.settling import AttemptCost
-from anaphora.daemon.values import App, AppCall
+from anaphora.daemon.values import App
 from anaphora.tokens import Counts
 from anaphora.traffic.matching import RememberedCall
-from anaphora.values import Reply
 from anaphora.wire.reading import decode_members
 
-from .bill import CallBill
-from .caller import CallTools, DelegatedCall
-from .requests import RequestBuilder
+from .call import AppCall, CallOutcome, CallTools
+from .own_prefixes import FoundPrefix
+from .pipeline import CallPipeline, CallStep
+from .steps.judge import charge
+from .steps.plan import bound_of
+from .steps.send import ClientCall
 
 METHOD = "keep_warm"
 """Of refreshes, in the audit log; and their label in the ledger."""
@@ -45,95 +41,94 @@ class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
     facts: RequestFacts
 
 
-class _RefreshBill(CallBill):
-    """The bill of a refresh."""
+class PlanRefresh(CallStep):
+    """Sends a request again, as the smallest call."""
 
-    def __init__(
-        self, tools: CallTools, call: AppCall, builder: RequestBuilder, state: ProviderState
-    ) -> None:
-        super().__init__(tools, call, builder)
+    name = "plan"
+
+    def __init__(self, tools: CallTools, state: ProviderState, prepared: PreparedRequest) -> None:
+        self._tools = tools
         self._state = state
+        self._prepared = prepared
 
-    def _labels(
-        self,
-        prepared: PreparedRequest,  # noqa: ARG002
-        cost: AttemptCost,
-        price: Price | None,  # noqa: ARG002
-    ) -> dict[str, int]:
-        """Refreshes have a label of their own, by which all nodes find what a day's have cost."""
-        return {METHOD: cost.nano_usd} if cost.nano_usd else {}
-
-    def _note(self, flight: InFlight, reply: Reply) -> None:
-        self.usage = reply.usage
-        if self._builder.masked:
-            prepared = flight.prepared[flight.index]
-            expected = self._state.predict(prepared)
-            own = OwnReads.of(expected)
-            self.usage, self.hidden = own_usage(reply.usage, own, prepared.plan)
+    async def before(self, call: AppCall) -> None:
+        prepared, target, app = self._prepared, call.targets[0], call.app
+        call.prepared = prepared
+        call.masked = self._tools.shared.isolates(app.grant, target.endpoint.id)
+        if call.masked:
+            call.found = FoundPrefix(OwnReads.of(self._state.predict(prepared)))
+        call.bound = bound_of(call, prepared, target)
+        if app.grant.llm.requests_per_minute or app.grant.llm.tokens_per_minute:
+            tokens = Counts(prepared.rendered).total + call.bound.output_tokens
+            call.rated = await self._tools.rates.admit(app, tokens)
 
 
-class DelegatedRefresh(DelegatedCall):
-    """One refresh: a call of the app that it did not make itself."""
+class JudgeRefresh(CallStep):
+    """Judges a refresh by what is known of the cached prefix."""
 
-    def __init__(
-        self,
-        tools: CallTools,
-        app: App,
-        state: ProviderState,
-        refresh: SmallestRequest,
-        last: RememberedCall | None,
-        *,
-        timeout: float,
-    ) -> None:
-        """`last` is the call that is sent again."""
-        target = state.target
-        call = AppCall(
-            app=app,
-            request_id=f"req_{secrets.token_hex(12)}",
-            method=METHOD,
-            provider=target.endpoint.id,
-            model=target.model,
-            timeout=timeout,
-        )
-        super().__init__(tools, call, (target,), refresh.facts)
-        self._place = ("", 0) if last is None else (last.conversation, last.turn)
+    name = "judge"
+
+    def __init__(self, state: ProviderState, prepared: PreparedRequest) -> None:
         self._state = state
-        self._prepared = refresh.prepared
-        self._builder.masked = tools.shared.isolates(app.grant, target.endpoint.id)
-        self._bill = _RefreshBill(tools, call, self._builder, state)
+        self._prepared = prepared
 
-    @property
-    def bill(self) -> CallBill:
-        return self._bill
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        flight = call.flight
+        if outcome.error is not None or flight is None or flight.reply is None:
+            return
+        charge(call, flight, flight.reply)
+        flight.verdict = flight.guarded("verdict_failed", None, self._verdict, call, flight)
+        flight.predicted = None if flight.verdict is None else flight.verdict.predicted
 
-    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
-        prepared, grant = self._prepared, self._call.app.grant.llm
-        bound = self._bill.bound = self._builder.bound(prepared, self._targets[index])
-        if grant.requests_per_minute or grant.tokens_per_minute:
-            tokens = Counts(prepared.rendered).total + bound.output_tokens
-            self._rated = await self._tools.rates.admit(self._call.app, tokens)
-        return prepared
-
-    def retry_of(self, target: Target) -> RetryConfig:
-        """Never again: that the provider fails is for the next call to find out."""
-        return replace(super().retry_of(target), max_attempts=1)
-
-    def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
-        if reply is None:
-            return None
+    def _verdict(self, call: AppCall, flight: InFlight) -> Verdict | None:
+        assert flight.reply is not None
         verdict, _ = refreshed(
             self._state,
             self._prepared,
-            replace(reply, usage=self._bill.usage),
+            replace(flight.reply, usage=call.usage),
             at=flight.sent_at,
             first=flight.first_at,
             price=flight.target.price(flight.sent_at, service_tier(self._prepared)),
         )
         return verdict
 
-    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        conversation, turn = self._place
-        return replace(super()._ended(flight, record), conversation=conversation, turn=turn)
+
+async def send_refresh(
+    pipeline: CallPipeline,
+    tools: CallTools,
+    app: App,
+    state: ProviderState,
+    refresh: SmallestRequest,
+    last: RememberedCall | None,
+    *,
+    timeout: float,
+) -> AppCall:
+    """Makes one refresh: a call of the app that it did not make itself, by the steps of a call.
+    `last` is the call that is sent again."""
+    target = state.target
+    call = AppCall(
+        app=app,
+        request_id=f"req_{secrets.token_hex(12)}",
+        method=METHOD,
+        provider=target.endpoint.id,
+        model=target.model,
+        timeout=timeout,
+        targets=(target,),
+        given=refresh.facts,
+        facts=refresh.facts,
+        conversation=None if last is None else (last.conversation, last.turn),
+        label=METHOD,
+        # That the provider fails is for the next call to find out.
+        once=True,
+    )
+    steps = pipeline.without("permit")
+    steps.use(PlanRefresh(tools, state, refresh.prepared), JudgeRefresh(state, refresh.prepared))
+    await steps.before("enter", call)
+    try:
+        await ClientCall(steps, tools, call).complete(prewarm=True)
+    finally:
+        steps.behind(call)
+    return call
 
 
 # ── The smallest call ────────────────────────────────────────────────────────────────────────────

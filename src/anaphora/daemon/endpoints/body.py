@@ -1,5 +1,8 @@
 """Reads the body of a request strictly: the bytes that are checked are the ones that are sent.
 
+    data = await read_json_bytes(exchange)
+    body = await read_object(exchange, off_loop, app.id)
+
 Refused: what `strict_json` refuses; fields that differ in case or underscores only, since some
 providers take either; a content type other than JSON, and a compressed body that is broken or
 larger than its limit.
@@ -7,6 +10,7 @@ larger than its limit.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,9 +18,10 @@ from typing import Any
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
-from anaphora.daemon.facts.pieces import decode_pieces
-from anaphora.daemon.facts.strict_json import SHOWN, decode_strict, rejected
+from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_strict, rejected
+from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import TooLarge
+from anaphora.serving.exchange import HttpExchange
 from anaphora.wire.reading import Members, decode_members
 
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
@@ -53,6 +58,44 @@ class JsonBody(msgspec.Struct, frozen=True, eq=False):
     data: bytes
     members: Members
     value: dict[str, Any]
+
+
+async def read_json_bytes(exchange: HttpExchange) -> bytes:
+    """The body without its content encoding. Raises `RequestRejected` where it is declared as
+    something else than JSON, before any of it is read, and `TooLarge`."""
+    check_json_type(exchange.headers)
+    body = await exchange.read_body()
+    encoding = exchange.headers.get("content-encoding")
+    return body if encoding is None else await _decompressed(exchange, body, encoding)
+
+
+async def _decompressed(exchange: HttpExchange, body: bytes, encoding: str) -> bytes:
+    """Others are answered meanwhile. What it becomes counts as unread, too."""
+    pieces: list[bytes] = []
+    size = 0
+    for piece in decompressed_pieces(body, encoding, exchange.max_body):
+        pieces.append(piece)
+        size += len(piece)
+        if exchange.account is not None:
+            exchange.account.add(len(piece))
+        if size > LARGE:
+            size = 0
+            await asyncio.sleep(0)
+    return b"".join(pieces)
+
+
+async def read_object(
+    exchange: HttpExchange, off_loop: OffLoop, app: str, default: bytes = b""
+) -> JsonBody:
+    """The object in a body; `default` where that is empty. Raises as `read_json_bytes` does, and
+    `RequestRejected` for what is no object."""
+    data = await read_json_bytes(exchange) or default
+    if len(data) <= LARGE:
+        body = parse_object(data)
+    else:
+        body = await off_loop.run(app, lambda: parse_object(data, by_pieces=True))
+    exchange.end_reading()
+    return body
 
 
 def check_headers(pairs: Sequence[tuple[str, str]]) -> None:

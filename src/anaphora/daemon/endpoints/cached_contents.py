@@ -25,7 +25,7 @@ from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
 from anaphora.daemon.money.ledger import Ledger, OpenHold
-from anaphora.daemon.money.reported_usage import most_tokens
+from anaphora.daemon.money.settling import most_tokens
 from anaphora.daemon.store import LARGEST_AMOUNT, HandleRow, Hold
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected, Upstream

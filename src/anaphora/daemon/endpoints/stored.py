@@ -31,7 +31,7 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 
 from .batches import BatchCheck
-from .body import MAX_BODY, JsonBody
+from .body import MAX_BODY, JsonBody, read_object
 from .cached_contents import CachedContents
 from .forwarding import Forwarder, ProviderResponse
 from .headers import (
@@ -42,7 +42,6 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .incoming import read_object
 from .kept import BackgroundResponses, KeptObjects, cached_tokens, fields_of, most_tokens
 from .masking import change_objects, change_results, without_cache_counts
 from .references import check_references, references

@@ -29,10 +29,9 @@ from anaphora.errors import AnaphoraError, NotFound, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .body import MAX_BODY
+from .body import MAX_BODY, read_object
 from .forwarding import Forwarder, ProviderResponse
 from .headers import own_headers, query_fields
-from .incoming import read_object
 
 _MULTIPART = re.compile(r'multipart/form-data; *boundary="?([\w\'()+,./:=?-]{1,200})"?', re.ASCII)
 #: Fields of uploads; an object of this app or another is named by none of them.

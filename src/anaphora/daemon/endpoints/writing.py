@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.daemon.access.granted_models import name_nearest
+from anaphora.daemon.calls.call import AppReply, StreamHead, StreamPiece
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, Face
 from anaphora.daemon.faces.framing import JsonList, late_comment
-from anaphora.daemon.values import AppReply, GrantedModel, StreamHead, StreamPiece
+from anaphora.daemon.values import GrantedModel
 from anaphora.errors import AnaphoraError, NotFound
 from anaphora.values import (
     Event,
@@ -140,8 +141,8 @@ class StreamBody:
         self._known = head.notices
         self._same_wire = head.wire == wire
         self._passes = head.passes_bytes and self._same_wire
-        write = wires.get(wire).writer().write
-        self._write_event = write if self._same_wire else face.event_writer(write)
+        self._write_event: Callable[[Event], bytes] | None = None
+        """Where bytes do not pass, or an error has to be written."""
         self._ended = False
         ordered = face.orders_parts and face_of(head.wire).ends_texts_late
         self._order = PartOrder() if ordered else None
@@ -189,7 +190,12 @@ class StreamBody:
         elif isinstance(event, ReplyEnd):
             event = ReplyEnd(_named(event.reply, self._face, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
-        return b"".join(map(self._write_event, events))
+        write = self._write_event
+        if write is None:
+            write = wires.get(self._face.wire).writer().write
+            write = write if self._same_wire else self._face.event_writer(write)
+            self._write_event = write
+        return b"".join(map(write, events))
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:
         fields: dict[str, Any] = {"request_id": reply.request_id}

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import stat
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,19 +27,27 @@ class UnsafeFile(Exception):
     """Why a file is not used; `{}` in the message stands for its name."""
 
 
-def signature_of(path: Path | str) -> Signature:
-    """One system call, cheap enough for every request."""
-    try:
-        return _signature(os.stat(path, follow_symlinks=False))
-    except OSError:
-        return None
+_signature = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode", "st_uid")
 
 
-def _signature(found: os.stat_result) -> Signature:
-    return (
-        found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode,
-        found.st_uid,
-    )  # fmt: skip
+class SeenFiles(dict[str, Signature]):
+    """Files as they were when they were read, by their paths."""
+
+    def note(self, path: Path) -> None:
+        self[str(path)] = None
+        with contextlib.suppress(OSError):
+            self[str(path)] = _signature(os.stat(path, follow_symlinks=False))
+
+    def changed(self) -> bool:
+        """Whether one of them is another now: a system call each, for every request."""
+        for path, seen in self.items():
+            try:
+                if _signature(os.stat(path, follow_symlinks=False)) != seen:
+                    return True
+            except OSError:
+                if seen is not None:
+                    return True
+        return False
 
 
 def read_private(path: Path, most: int) -> tuple[Secret, Signature]:

@@ -23,11 +23,10 @@ from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
 
 from .private_files import (
-    Signature,
+    SeenFiles,
     UnsafeFile,
     check_folder,
     read_private,
-    signature_of,
     write_private,
 )
 
@@ -66,11 +65,12 @@ def clean_key(content: Secret) -> Secret:
 
 
 class SecretsFolder:
-    """`secrets/` of a home. Reads a file when it is asked for, and knows when one has changed."""
+    """`secrets/` of a home. Reads a file when it is asked for, and notes how it was."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, Signature] = {}
+        self.seen = SeenFiles()
+        """Those that were read."""
 
     def path(self, name: str) -> Path:
         return self._folder / f"{check_name(name)}.txt"
@@ -79,10 +79,10 @@ class SecretsFolder:
     def read(self, name: str) -> Secret:
         """Raises `MissingSecret`, which shows nothing of the content."""
         path = self.path(name)
-        self._seen[str(path)] = signature_of(path)
+        self.seen.note(path)
         try:
             check_folder(self._folder)
-            content, self._seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))
+            content, self.seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))
             return clean_key(content)
         except UnsafeFile as problem:
             raise MissingSecret(str(problem).format(path)) from None
@@ -105,10 +105,6 @@ class SecretsFolder:
             return []
         found = (path.stem for path in self._folder.glob("*.txt"))
         return sorted(name for name in found if SECRET_NAME.match(name))
-
-    def changed(self) -> bool:
-        """Whether a file that was read is another one now: one system call a file."""
-        return any(signature_of(path) != seen for path, seen in self._seen.items())
 
 
 @hides_arguments

@@ -11,7 +11,9 @@ extensions.yaml says: `files.use_generation(generation)`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -24,13 +26,26 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from . import Home
 from .config import DaemonConfig, daemon_config
 from .extensions import Grants
-from .private_files import Signature, signature_of
+from .private_files import SeenFiles
 from .secrets import SecretsFolder, resolve_providers
 
 if TYPE_CHECKING:
     from anaphora.daemon.nodes.generations import GrantGeneration
 
 Providers: TypeAlias = Mapping[str, ResolvedProvider]
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    home: Path
+    host: str | None = None
+    """Replaces that of llm.yaml."""
+    port: int | None = None
+    strict: bool = False
+    """Refuse to start where an app requires a capability that it is not granted."""
+    allow_env_keys: bool = False
+    resolve: Callable[[ClientConfig], Providers] | None = None
+    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
+    clock: Callable[[], float] = time.time
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -61,7 +76,7 @@ class SettingsFiles:
         self._allow_env = allow_env
         self._resolve = resolve
         self._secrets = SecretsFolder(home.secrets)
-        self._seen: dict[str, Signature] = {}
+        self._seen = SeenFiles()
         self._settings: Settings | None = None
         self._latest: GrantGeneration | None = None
         self._is_read = True
@@ -89,11 +104,7 @@ class SettingsFiles:
 
     def changed(self) -> bool:
         """Since the last read, successful or not. A system call a file: for every request."""
-        return (
-            not self._is_read
-            or self._secrets.changed()
-            or any(signature_of(path) != seen for path, seen in self._seen.items())
-        )
+        return not self._is_read or self._seen.changed() or self._secrets.seen.changed()
 
     def reload(self) -> Settings:
         """What is in force from now on. A broken llm.yaml or key keeps providers and keys, a broken
@@ -152,7 +163,7 @@ class SettingsFiles:
     def _note_files(self) -> None:
         """Before they are read: what changes meanwhile is read again."""
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
-            self._seen[str(path)] = signature_of(path)
+            self._seen.note(path)
 
     def _read_grants(self, config: ClientConfig) -> Grants:
         self._home.check_file(self._home.extensions_yaml)
@@ -172,3 +183,14 @@ class SettingsFiles:
         finally:
             self._secrets = folder
         return config, daemon, providers
+
+
+def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
+    """The daemon section with the options of the command line."""
+    given = {"host": options.host, "port": options.port}
+    try:
+        return msgspec.structs.replace(
+            config, **{name: value for name, value in given.items() if value is not None}
+        )
+    except ValueError as problem:
+        raise InvalidConfig(str(problem)) from None

@@ -1,19 +1,132 @@
-"""The price that an answered call is billed at: of the model and the service tier that the reply
-names, which may be others than the request asked for."""
+"""The price that an answered call is billed at, of the model and the service tier that the reply
+names, which may be others than the request asked for; and what is billed beyond that: fees of
+server tools, and multiples of the price for fast mode and data residency."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from decimal import Decimal
+from typing import NamedTuple
 
 import msgspec
 
 from anaphora import catalog
 from anaphora.catalog import Price
-from anaphora.client.prices import answering_model, price_of_model, served_tier
+from anaphora.catalog.api_limits import price_multiple, server_tool_of
+from anaphora.client.in_flight import InFlight, service_tier
+from anaphora.client.prices import answering_model, iterations_usd, price_of_model, served_tier
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
-from anaphora.values import Reply
+from anaphora.rendered import Plan
+from anaphora.values import Opaque, Reply
 from anaphora.wire.reading import DECODE_ERRORS
+
+_ONE = Decimal(1)
+_CHAT_SEARCH = "web_search_options"
+#: The version of a tool at the end of its type.
+_VERSION = re.compile(r"(_preview)?(_\d{4}_?\d{2}_?\d{2})?\Z")
+
+
+class Surcharge(NamedTuple):
+    """The cost of tokens times `factor`, plus `usd`."""
+
+    factor: Decimal = _ONE
+    usd: Decimal = Decimal(0)
+
+    def applied(self, usd: Decimal) -> Decimal:
+        return usd * self.factor + self.usd
+
+
+NO_SURCHARGE = Surcharge()
+
+
+def billed_rates(
+    facts: RequestFacts | None, flight: InFlight, reply: Reply | None
+) -> tuple[Price | None, Surcharge | None]:
+    """The price of what was answered, of a part of it, or of the request; and the surcharge, None
+    where that is not known."""
+    prepared = flight.prepared[flight.index]
+    at, tier = flight.sent_at, service_tier(prepared)
+    return rates_of(facts, flight.target, prepared.plan, reply, at=at, tier=tier)
+
+
+def rates_of(
+    facts: RequestFacts | None,
+    target: Target,
+    plan: Plan,
+    reply: Reply | None,
+    *,
+    at: float,
+    tier: str,
+) -> tuple[Price | None, Surcharge | None]:
+    """The same. `tier` is the one that was asked for, `at` the time of the request."""
+    price = billed_price(facts, target, reply, at=at, tier=tier)
+    if facts is None or reply is None or price is None:
+        return price, NO_SURCHARGE
+    surcharge, raw = surcharge_of(facts, target, reply), reply.usage.raw
+    if surcharge is not None and raw is not None and '"iterations"' in raw:
+        more = iterations_usd(
+            reply.usage,
+            price,
+            plan,
+            lambda name: price if name == reply.model else price_of_model(target, name, at, tier),
+        )
+        surcharge = Surcharge(surcharge.factor, surcharge.usd + surcharge.factor * more)
+    return price, surcharge
+
+
+def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge | None:
+    """The surcharge of an answered request, by the calls of server tools in the reply; None where
+    it is not known."""
+    if not (facts.server_tools or facts.tiers or facts.geo):
+        return NO_SURCHARGE
+    factor = price_factor(facts, target.endpoint.system, served_speed(reply))
+    if factor is None:
+        return None
+    if factor is _ONE and not facts.server_tools:
+        return NO_SURCHARGE
+    usd = Decimal(0)
+    kinds = [part.kind for part in reply.message.parts if isinstance(part, Opaque)]
+    for tool in facts.server_tools:
+        row = server_tool_of(target.endpoint.system, tool.type, target.model)
+        if row is None:
+            return None
+        name = _VERSION.sub("", tool.type)
+        # Code execution has results of several kinds: `bash_code_execution_tool_result`.
+        calls = sum(
+            kind == f"{name}_call" or kind.endswith(f"{name}_tool_result") for kind in kinds
+        )
+        if tool.type == _CHAT_SEARCH:  # a reply of Chat does not list its searches
+            calls = 1
+        usd += row.usd_per_call * calls
+        if calls or not tool.type.islower():  # Gemini's tools leave no part in a reply
+            usd += row.usd_per_request
+    return Surcharge(factor, usd) if usd or factor != 1 else NO_SURCHARGE
+
+
+def price_factor(
+    facts: RequestFacts, provider: str, served_speed: str | None = None
+) -> Decimal | None:
+    """By how much fast mode and data residency multiply the price of a request, bill and bound
+    alike; None where that is unknown. Of several speeds, of which one is served, the dearest
+    counts where the reply does not say which it was."""
+    if not facts.tiers and not facts.geo:
+        return _ONE
+    speeds = {value for param, value in facts.tiers if param.endswith("speed")}
+    if speeds and served_speed is not None:
+        speeds = {served_speed} - {"standard"}
+    factors = [price_multiple(provider, "speed", value) for value in speeds]
+    if facts.geo:
+        geo = price_multiple(provider, "inference_geo", facts.geo)
+    else:
+        geo = _ONE
+    if geo is None or None in factors:
+        return None
+    return geo * max((factor for factor in factors if factor is not None), default=_ONE)
+
+
+# ── Prices ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _ServedUsage(msgspec.Struct):
@@ -28,7 +141,7 @@ def billed_price(
 ) -> Price | None:
     """`tier` is the one that was asked for; its price counts where that of the reply's is not
     known."""
-    if reply is None:
+    if reply is None or (not reply.extras and reply.model in ("", target.model)):
         return target.price(at, tier)
     served = served_tier(reply, tier)
     prices = _prices_of(facts, target, reply, at)
@@ -50,7 +163,7 @@ def served_speed(reply: Reply) -> str | None:
 def booked_model(facts: RequestFacts | None, target: Target, reply: Reply | None) -> str:
     """The model that a call is booked under: the one that answered, where it is known or the
     request names it. By its name in the catalog, as in the audit log, whatever its price is."""
-    if reply is None:
+    if reply is None or reply.model in ("", target.model):
         return target.model
     model = catalog.answering_model(target.endpoint.system, target.model, reply.model)
     return reply.model if model == target.model and _is_named(facts, reply) else model

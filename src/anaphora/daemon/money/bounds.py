@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora.catalog import PRICE_SLOT, Price, Rates
-from anaphora.catalog.api_limits import ModelBounds, bounds_of, overhead_of, server_tool_of
+from anaphora.catalog.api_limits import ModelBounds, bounds_of, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
@@ -28,7 +28,7 @@ from anaphora.daemon.store import LARGEST_AMOUNT
 from anaphora.rendered import Rendered
 from anaphora.values import Ttl
 
-from .surcharges import price_factor
+from .billed_prices import price_factor
 
 _MILLION = 1_000_000
 #: Handles behind which there is history that is billed as input.
@@ -80,7 +80,8 @@ def cost_bound(
             raise _NoBound("a stored prompt hides its model and size")
         if facts.unbounded:
             raise _NoBound(f"the cost of {facts.unbounded[0]} cannot be foreseen")
-        most = bounds_of(target.endpoint.system, target.model)
+        endpoint = target.endpoint
+        most = bounds_of(endpoint.system, target.model, endpoint.base_wire)
         input_tokens = _prompt_tokens(facts, rendered, target, most)
         output_tokens = _output_tokens(facts, target, most)
         input_tokens += _stored(facts, stored_tokens)
@@ -122,7 +123,7 @@ def _prompt_tokens(
     facts: RequestFacts, rendered: Rendered, target: Target, most: ModelBounds
 ) -> int:
     """Text by its bytes, with what is billed around it, and media."""
-    media, overhead = facts.media, overhead_of(target.endpoint.base_wire)
+    media, overhead = facts.media, most.overhead
     text = max(facts.size, rendered.size) - media.inline
     tokens = max(0, text) + overhead.request + overhead.block * len(rendered)
     count = len(facts.tools) + len(facts.server_tools) + len(facts.remote_mcp)

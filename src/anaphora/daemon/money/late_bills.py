@@ -4,13 +4,13 @@ at its bound, and to the bill once its app fetches or cancels it."""
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora import wire
+from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import saved_usd
 from anaphora.catalog import Price
 from anaphora.client.in_flight import InFlight, service_tier
@@ -24,20 +24,19 @@ from anaphora.rendered import Mark, Plan
 from anaphora.values import Reply, ReplyEnd, Ttl
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
-from .billed_prices import booked_model
+from .billed_prices import Surcharge, booked_model, rates_of
 from .bounds import CostBound
 from .ledger import Ledger, OpenHold
-from .reported_usage import checked_cost
 from .settling import (
     AttemptCost,
     FailedOutput,
+    checked_cost,
     cost_of_failure,
     cost_of_reply,
     label_costs,
     nano_usd_up,
     thinks_unseen,
 )
-from .surcharges import Surcharge, rates_of
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -57,21 +56,32 @@ class FetchedResponse(msgspec.Struct, frozen=True, eq=False):
     """Whether it had begun when it was canceled; None: unknown."""
 
 
+class BillTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the bill of a response is computed from, without its prompt; the store keeps it."""
+
+    hold: Hold
+    facts: RequestFacts
+    marks: tuple[Mark, ...] = ()
+    automatic: Ttl | None = None
+    at: float
+    tier: str = ""
+    shares: tuple[BlockShare, ...] = ()
+    most: CostBound
+    masked: bool = False
+    """Other apps use the cache, too."""
+    expected: OwnReads | None = None
+
+
+_decode_terms = msgspec.json.Decoder(BillTerms).decode
+
+
 class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What the bill of a response is computed from, without its prompt."""
+    """The bill of a response that comes later."""
 
     response_id: str
     hold: OpenHold
-    facts: RequestFacts
     target: Target
-    plan: Plan
-    at: float
-    tier: str
-    shares: tuple[BlockShare, ...]
-    most: CostBound
-    masked: bool
-    """Other apps use the cache, too."""
-    expected: OwnReads | None
+    terms: BillTerms
 
     @classmethod
     def of(
@@ -87,12 +97,11 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ) -> LateBill:
         """Of a call that was answered without a bill."""
         prepared = flight.prepared[flight.index]
-        return cls(
-            response_id=response_id,
-            hold=hold,
+        terms = BillTerms(
+            hold=hold.hold,
             facts=facts,
-            target=flight.target,
-            plan=prepared.plan,
+            marks=prepared.plan.marks,
+            automatic=prepared.plan.automatic,
             at=flight.sent_at,
             tier=service_tier(prepared),
             shares=prepared.block_shares(),
@@ -100,24 +109,14 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             masked=masked,
             expected=expected,
         )
+        return cls(response_id=response_id, hold=hold, target=flight.target, terms=terms)
 
     @property
     def record(self) -> str:
         """For the other nodes, and for this one after a restart: without names of tools, and of
         objects."""
-        facts = replace(self.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
-        kept = _StoredBill(
-            hold=self.hold.hold,
-            facts=facts,
-            marks=self.plan.marks,
-            automatic=self.plan.automatic,
-            at=self.at,
-            tier=self.tier,
-            shares=_largest(self.shares),
-            most=self.most,
-            masked=self.masked,
-            expected=self.expected,
-        )
+        facts = replace(self.terms.facts, tools=(), handles=(), unknown=(), unbounded=(), betas=())
+        kept = replace(self.terms, facts=facts, shares=_largest(self.terms.shares))
         return msgspec.json.encode(kept).decode()
 
     @classmethod
@@ -125,35 +124,32 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         cls, response_id: str, text: str, ledger: Ledger, target: Callable[[str, str], Target]
     ) -> LateBill:
         """The bill of a record; `target` finds a model at a provider."""
-        kept = _decode_bill(text)
+        terms = _decode_terms(text)
         return cls(
             response_id=response_id,
-            hold=ledger.settled_hold(kept.hold),
-            facts=kept.facts,
-            target=target(kept.hold.provider, kept.hold.model),
-            plan=Plan(marks=kept.marks, automatic=kept.automatic),
-            at=kept.at,
-            tier=kept.tier,
-            shares=kept.shares,
-            most=kept.most,
-            masked=kept.masked,
-            expected=kept.expected,
+            hold=ledger.settled_hold(terms.hold),
+            target=target(terms.hold.provider, terms.hold.model),
+            terms=terms,
         )
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(marks=self.terms.marks, automatic=self.terms.automatic)
 
     def settle(self, fetched: FetchedResponse) -> bool:
         """Whether what it cost is known now."""
         reply, hidden = fetched.reply, 0
         price, surcharge = rates_of(
-            self.facts, self.target, self.plan, reply, at=self.at, tier=self.tier
+            self.terms.facts, self.target, self.plan, reply, at=self.terms.at, tier=self.terms.tier
         )
         usage, labels, saved = reply.usage, dict[str, int](), None
         if usage.input is not None:
-            if self.masked:
-                _, hidden = own_usage(usage, self.expected, self.plan)
+            if self.terms.masked:
+                _, hidden = own_usage(usage, self.terms.expected, self.plan)
             bound = self.hold.hold.bound
             cost = cost_of_reply(usage, price, self.plan, bound, surcharge)
-            cost = checked_cost(cost, bound, self.most, self.target.profile)
-            labels |= label_costs(self.shares, cost, price)
+            cost = checked_cost(cost, bound, self.terms.most, self.target.profile)
+            labels |= label_costs(self.terms.shares, cost, price)
             saved = saved_usd(usage, price)
         elif fetched.failed or fetched.canceled:
             cost = self._without_bill(fetched, price, surcharge)
@@ -168,7 +164,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             read_by_others=hidden,
             labels=labels,
             saved=0 if saved is None else nano_usd_up(saved),
-            model=booked_model(self.facts, self.target, reply),
+            model=booked_model(self.terms.facts, self.target, reply),
         )
         return True
 
@@ -177,7 +173,7 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ) -> AttemptCost:
         """Of a response that ended early, whose usage is not reported: nothing where it failed
         before any output, or never began; else what a broken-off stream costs."""
-        target, most = self.target, self.most
+        target, most = self.target, self.terms.most
         if fetched.canceled and fetched.began is False and not fetched.reply.message.parts:
             return AttemptCost(nano_usd=0, kind="free")
         if not fetched.failed and not fetched.reply.message.parts:
@@ -200,22 +196,6 @@ class LateBill(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
 
-class _StoredBill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    hold: Hold
-    facts: RequestFacts
-    marks: tuple[Mark, ...] = ()
-    automatic: Ttl | None = None
-    at: float
-    tier: str = ""
-    shares: tuple[BlockShare, ...] = ()
-    most: CostBound
-    masked: bool = False
-    expected: OwnReads | None = None
-
-
-_decode_bill = msgspec.json.Decoder(_StoredBill).decode
-
-
 def _largest(shares: tuple[BlockShare, ...]) -> tuple[BlockShare, ...]:
     """Those of the most tokens; the others are summed by their sections."""
     if len(shares) <= _MOST_SHARES:
@@ -233,12 +213,10 @@ class LateBills:
     """The background responses of all apps, by app and id. Bounded."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[tuple[str, str], LateBill] = OrderedDict()
+        self._waiting = BoundedMap[tuple[str, str], LateBill](_MOST)
 
     def add(self, app: str, bill: LateBill) -> None:
         self._waiting[app, bill.response_id] = bill
-        if len(self._waiting) > _MOST:
-            self._waiting.popitem(last=False)
 
     def record(self, app: str, response_id: str) -> str:
         """What the store keeps of a bill; empty where none is waited for."""

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
@@ -163,6 +163,17 @@ class Ledger:
         return await self.store.spent(app, self.clock())
 
 
+class SettledDetails(TypedDict, total=False):
+    usage: Usage | None
+    read_by_others: int
+    """Tokens that other apps wrote."""
+    labels: Mapping[str, int] | None
+    """Nano-dollars by label."""
+    saved: int
+    model: str
+    """The one that answered; empty: that of the hold."""
+
+
 class OpenHold:
     """A hold that is to be settled, once. One that is dropped without that is settled at its bound:
     the attempt may have been charged."""
@@ -178,42 +189,20 @@ class OpenHold:
         """The attempt is written to a connection next: from now on it may be charged."""
         self._ledger.mark_sent(self.hold.id)
 
-    async def settle(
-        self,
-        billed: int,
-        kind: Settled,
-        *,
-        usage: Usage | None = None,
-        read_by_others: int = 0,
-        labels: Mapping[str, int] | None = None,
-        saved: int = 0,
-        model: str = "",
-    ) -> None:
-        """Returns when the settlement is on the disk, or is kept because the disk is full. `model`
-        is the one that answered; empty: that of the hold."""
+    async def settle(self, billed: int, kind: Settled, **details: Unpack[SettledDetails]) -> None:
+        """Returns when the settlement is on the disk, or is kept because the disk is full."""
         was_open = not self._settled
-        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
+        settlement = self._settlement(billed, kind, **details)
         try:
             await self._ledger.store.settle(settlement)
         finally:
             if was_open:
                 self._ledger._put_settled(self.hold)
 
-    def settle_later(
-        self,
-        billed: int,
-        kind: Settled,
-        *,
-        usage: Usage | None = None,
-        read_by_others: int = 0,
-        labels: Mapping[str, int] | None = None,
-        saved: int = 0,
-        model: str = "",
-    ) -> None:
+    def settle_later(self, billed: int, kind: Settled, **details: Unpack[SettledDetails]) -> None:
         """The same without waiting. Never raises."""
         was_open = not self._settled
-        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved, model)
-        self._ledger.store.settle_later(settlement)
+        self._ledger.store.settle_later(self._settlement(billed, kind, **details))
         if was_open:
             self._ledger._put_settled(self.hold)
 
@@ -229,11 +218,12 @@ class OpenHold:
         self,
         billed: int,
         kind: Settled,
-        usage: Usage | None,
-        read_by_others: int,
-        labels: Mapping[str, int] | None,
-        saved: int,
-        model: str,
+        *,
+        usage: Usage | None = None,
+        read_by_others: int = 0,
+        labels: Mapping[str, int] | None = None,
+        saved: int = 0,
+        model: str = "",
     ) -> Settlement:
         self._settled = True
         usage = usage or Usage()

@@ -10,9 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import Price, Profile
+from anaphora.catalog.api_limits import stops_when_cut
 from anaphora.catalog.prices import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
+from anaphora.client.target import Target
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.store import Settled
@@ -20,7 +22,8 @@ from anaphora.errors import AnaphoraError, Timeout, Transport, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 
-from .surcharges import NO_SURCHARGE, Surcharge
+from .billed_prices import NO_SURCHARGE, Surcharge
+from .bounds import CostBound
 
 #: Block labels of one settlement; the smallest ones become those of their section.
 _MOST_LABELS = 16
@@ -204,3 +207,55 @@ def label_costs(
             name = share.section
         costs[name] = costs.get(name, 0) + nano * share.tokens // total
     return costs
+
+
+def checked_cost(cost: AttemptCost, bound: int, most: CostBound, profile: Profile) -> AttemptCost:
+    """The cost of an answered attempt, which held `bound` nano-dollars for at most `most`.
+
+    A bill above the bound is charged as it is, up to as many tokens as the model's context window
+    and its longest output together: the bound was wrong, and the error is logged. No call can have
+    more tokens than that: then the bound is charged, and the entry is disputed. Where the context
+    window is not known, the tokens of the bound take its place: a text has at most as many as it
+    has bytes.
+    """
+    usage, believed = cost.usage, most_tokens(most, profile)
+    tokens = (usage.input or 0) + (usage.output or 0)
+    if cost.nano_usd < bound or believed is None or tokens <= believed:
+        return cost
+    return AttemptCost(nano_usd=bound, kind="disputed", usage=usage)
+
+
+def most_tokens(most: CostBound, profile: Profile) -> int | None:
+    """Tokens of one call, input and output together: more cannot be true. None: not known."""
+    held, window = most.input_tokens + most.output_tokens, profile.context_tokens
+    if window is None:
+        return None if most.nano_usd is None else held
+    output = profile.output_tokens
+    longest = max((most.output_tokens, *(() if output is None else output.published)))
+    return max(held, max(window.published) + longest)
+
+
+# ── Calls that are cut ────────────────────────────────────────────────────────────────────────────
+#
+# What becomes of a call at its provider when the connection is closed before the bill has come. The
+# catalog says which providers stop generating and billing when a stream is cut; `on_abort` of the
+# provider's entry in llm.yaml replaces that. A request without stream is billed whole everywhere.
+
+
+def stops_billing(target: Target, *, stream: bool) -> bool:
+    """Whether closing the connection ends the bill."""
+    return stream and _is_cancelled(target)
+
+
+def reads_on(target: Target, *, stream: bool) -> bool:
+    """Whether an answer is read on to its usage when the app has gone."""
+    if target.endpoint.config.on_abort == "cancel":
+        return False
+    return not stops_billing(target, stream=stream)
+
+
+def _is_cancelled(target: Target) -> bool:
+    endpoint = target.endpoint
+    if endpoint.config.on_abort is not None:
+        return endpoint.config.on_abort == "cancel"
+    return stops_when_cut(endpoint.system)

@@ -1,6 +1,6 @@
 """JSON-RPC 2.0: completions for apps and administration of the daemon, over HTTP and stdio.
 
-    bytes ─protocol─▶ RpcRequest ─methods─▶ AppCall ─▶ Delegation ─▶ result or error ─▶ bytes
+    bytes ─protocol─▶ RpcRequest ─methods─▶ AppCall ─▶ its steps ─▶ result or error ─▶ bytes
 
 `protocol` reads and writes messages, maps errors to their codes, and does no I/O. `service` checks
 what a caller may do, runs methods and streams deltas. `stdio` connects the lines of standard input

@@ -12,6 +12,7 @@ from msgspec import Meta
 from anaphora.client.arguments import tools_of
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import output_of
+from anaphora.daemon.calls.call import AppReply
 from anaphora.daemon.messages import (
     LONGEST_NAME,
     MOST_MESSAGES,
@@ -19,7 +20,6 @@ from anaphora.daemon.messages import (
     LlmCompleteResponse,
     LlmUsage,
 )
-from anaphora.daemon.values import AppReply
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.values import (

@@ -11,9 +11,11 @@ import msgspec
 
 from anaphora.client.failures import event_error
 from anaphora.daemon.access.grants import Capability
+from anaphora.daemon.calls.call import AppCall
+from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.off_loop import OffLoop
-from anaphora.daemon.values import App, AppCall, AppStream, Delegation
+from anaphora.daemon.values import App
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
@@ -108,7 +110,7 @@ class Cancels(Protocol):
 class MethodContext(msgspec.Struct, kw_only=True, eq=False):
     """One request, and what methods need to answer it."""
 
-    delegation: Delegation
+    calls: CallService
     requests: Cancels
     app: App | None
     connection: str
@@ -252,7 +254,7 @@ def _shown(value: Any) -> str:
 
 async def nexo_complete(context: MethodContext, params: LlmCompleteInput) -> LlmCompleteResponse:
     call = context.app_call(params, await context.work(lambda: nexo_call(params)))
-    reply = await context.delegation.complete(call)
+    reply = await context.calls.complete(call)
     context.notices.extend(reply.notices)
     return nexo_result(reply)
 
@@ -261,15 +263,15 @@ async def complete(context: MethodContext, params: CompleteParams) -> CompleteRe
     call = context.app_call(params, await context.work(lambda: call_of(params)))
     if params.stream:
         return await _stream(context, call)
-    return result_of(await context.delegation.complete(call), context.ignored_notices())
+    return result_of(await context.calls.complete(call), context.ignored_notices())
 
 
 async def _stream(context: MethodContext, call: AppCall) -> CompleteResult:
-    stream = context.delegation.stream(call)
+    stream = context.calls.stream(call)
     return await stream.run(_write_deltas(context, stream))
 
 
-async def _write_deltas(context: MethodContext, stream: AppStream) -> CompleteResult:
+async def _write_deltas(context: MethodContext, stream: CallStream) -> CompleteResult:
     deltas = DeltaWriter(context.id)
     failure: ReplyFail | None = None
     await stream.head()
@@ -290,7 +292,7 @@ async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
 async def models(context: MethodContext, _: EmptyParams) -> ModelList:
     app = context.app
     may_call = app is not None and "llm_complete" in app.grant.capabilities
-    granted = context.delegation.models(context.calling_app) if may_call else ()
+    granted = context.calls.models(context.calling_app) if may_call else ()
     return ModelList(
         tuple(
             RpcModel(
@@ -307,12 +309,12 @@ async def models(context: MethodContext, _: EmptyParams) -> ModelList:
 
 async def count_tokens(context: MethodContext, params: PromptParams) -> TokenCount:
     call = context.app_call(params, await context.work(lambda: call_of(params)))
-    return TokenCount(*await context.delegation.count_tokens(call))
+    return TokenCount(*await context.calls.count_tokens(call))
 
 
 async def explain(context: MethodContext, params: ExplainParams) -> dict[str, Any]:
     app = context.app
-    explained = None if app is None else await context.delegation.explain(app, params.request_id)
+    explained = None if app is None else await context.calls.explain(app, params.request_id)
     if explained is None:
         raise InvalidRequest("no recent call of this app has this id", path="request_id")
     return explained

@@ -1,7 +1,7 @@
 """Answers JSON-RPC messages over HTTP: what the caller may do, the methods, batches and streams.
 
 Checks of a request, in this order: the method exists (-32601), the app has the capability (-32004),
-the params are valid (-32602); the grant and the provider are checked by the `Delegation`.
+the params are valid (-32602); the grant and the provider are checked by the steps of a call.
 
 A response is JSON. Where a request streams, it is a line of JSON for each `llm.delta`, and the
 response is the last line (`application/x-ndjson`).
@@ -20,12 +20,13 @@ import msgspec
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.access.checks import check_capabilities
 from anaphora.daemon.access.grants import Capability
-from anaphora.daemon.access.rates import CallSlots
+from anaphora.daemon.access.limits import CallSlots
 from anaphora.daemon.admin import AdminMethod
+from anaphora.daemon.calls.delegation import CallService
+from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
-from anaphora.daemon.endpoints.incoming import read_json_bytes
 from anaphora.daemon.off_loop import LARGE, OffLoop
-from anaphora.daemon.values import App, Delegation
+from anaphora.daemon.values import App
 from anaphora.errors import (
     AnaphoraError,
     CapabilityDenied,
@@ -114,13 +115,13 @@ class RpcService:
 
     def __init__(
         self,
-        delegation: Delegation,
+        calls: CallService,
         admin_methods: Mapping[str, AdminMethod],
         slots: CallSlots,
         off_loop: OffLoop | None = None,
     ) -> None:
         self._off_loop = off_loop or OffLoop()
-        self._delegation = delegation
+        self._calls = calls
         self._admin_methods = admin_methods
         self._slots = slots
         self._running = RunningRequests()
@@ -190,7 +191,7 @@ class RpcService:
         if method is None:
             return await self._run_admin(request, caller)
         context = MethodContext(
-            delegation=self._delegation,
+            calls=self._calls,
             requests=self._running,
             app=caller.app,
             connection=caller.connection,
@@ -215,9 +216,7 @@ class RpcService:
             await context.work(lambda: _check_allowed(method, request, context.app))
         except Denied as problem:
             if context.app is not None:
-                self._delegation.deny(
-                    context.app, method.name, problem, request_id=context.request_id
-                )
+                self._calls.deny(context.app, method.name, problem, request_id=context.request_id)
             raise
         given = _object_params(request)
         params = await context.work(lambda: method.read_params(given))

@@ -71,7 +71,7 @@ def open_ui(
     tokens = AppTokens(services.admin, services.directory, sessions, log)
     actions = AdminActions(tokens, chain=chain, export=export, log=log)
     source = LogCalls(daemon.home.dashboard, services.audit_place, clock=clock)
-    services.calls.texts.allow(config.ui.shows_text)
+    services.calls.tools.texts.allow(config.ui.shows_text)
     filling = _Filling(source)
     stack.callback(filling.close)
     pages = _Pages(daemon, source, chain)
@@ -136,11 +136,11 @@ class _Pages:
         services = daemon.services
         self._clock = services.ledger.clock
         self._source = source
-        self._texts = services.calls.texts
+        self._texts = services.calls.tools.texts
         self._chain = chain
         self._problems = daemon.not_in_force
         loop = asyncio.get_running_loop()
-        self._providers = ProviderRecords(services.calls.pool, source, loop=loop)
+        self._providers = ProviderRecords(services.calls.tools.pool, source, loop=loop)
         self._apps = AppRecords(
             services.directory,
             services.store,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from anaphora.client.pool import ProviderPool
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
-from anaphora.daemon.calls.explanations import MOST_TEXTS, BreakTexts
+from anaphora.daemon.calls.steps.audit import MOST_TEXTS, BreakTexts
 from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
 from anaphora.dashboard.pages.conversation import ConversationPage
 from anaphora.dashboard.past_calls.source import LogCalls, PastCalls

@@ -1,47 +1,121 @@
-"""What is known of recent calls, for `llm.explain`; on all nodes, but without any name or text of
-the prompt on those that did not make the call. And the text around changes that broke their cache,
-for pages of administrators, while the operator has switched that on (`ui: {show_text: true}`)."""
+"""What is kept of a call: its record for the audit log and for `llm.explain`, its figures for
+metrics, and the refusals."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
+from anaphora.client.failures import without_details
+from anaphora.client.in_flight import InFlight
+from anaphora.client.observe import EndedCall, OwnBill
+from anaphora.client.response import Record
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools
+from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.shared_state import SharedState
-from anaphora.daemon.values import AppCall, AppReply
+from anaphora.errors import Denied
+from anaphora.values import Notice
 
 #: Calls that are kept: of one app, and of all.
 _MOST_OF_APP, _MOST_APPS = 256, 64
 
 
+class AuditCall(CallStep):
+    """Puts the row of each call into the queue of the audit log, which makes and writes it in a
+    thread of its own."""
+
+    name = "audit"
+
+    def __init__(self, tools: CallTools) -> None:
+        self._tools = tools
+        self._watchers = tools.watchers
+        self._audit = tools.watchers.audit
+
+    async def before(self, call: AppCall) -> None:  # noqa: ARG002
+        """Raises where rows are required and cannot be written."""
+        if self._audit is not None:
+            self._audit.check()
+
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        flight, record, error = call.flight, call.record, outcome.error
+        assert flight is not None
+        if isinstance(error, Denied) and not call.sent:  # it gets a row among the refusals
+            self._tools.denials.refuse(call, error)
+        elif self._audit is not None and record is not None:
+            notices = flight.guarded("audit_failed", (), self._add_row, call, flight, record)
+            notices += flight.take_notices()
+            if notices and call.reply is not None:
+                call.reply.notices += without_details(notices)
+
+    def _add_row(self, call: AppCall, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        assert self._audit is not None
+        later = getattr(self._audit, "call_ended_later", self._audit.call_ended)
+        notices: tuple[Notice, ...] = later(ended_call(call, flight, record))
+        return notices
+
+    def behind(self, call: AppCall) -> None:
+        record, reply = call.record, call.reply
+        if record is not None:
+            call.record = None
+            self._watchers(record)
+            if reply is not None:
+                self._tools.explanations.add(call, reply)
+                self._tools.texts.add(call, reply)
+
+
+def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
+    """What the audit log gets."""
+    own, remembered = None, call.remembered
+    if call.hidden or call.shown_unbilled != call.unbilled:
+        own = OwnBill(
+            usage=call.usage,
+            cost_usd=call.shown_usd,
+            saved=call.saved,
+            unbilled_nano_usd=call.shown_unbilled,
+        )
+    conversation, turn = call.conversation or ("", 0)
+    if remembered is not None:
+        conversation, turn = remembered.conversation, remembered.turn
+    return replace(
+        EndedCall.of(flight, record),
+        own=own,
+        unbilled_nano_usd=call.unbilled,
+        conversation=conversation,
+        turn=turn,
+        app=call.app.id,
+        call_id=call.request_id,
+        method=call.method,
+        ignored=call.ignored,
+    )
+
+
+# ── Calls that can be explained ───────────────────────────────────────────────────────────────────
+
+
 class Explanations:
-    """The last calls of each app. Bounded."""
+    """The last calls of each app, for `llm.explain`; on all nodes, but without any name or text of
+    the prompt on those that did not make the call."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
-        self._apps: OrderedDict[str, OrderedDict[str, AppReply]] = OrderedDict()
+        self._apps = BoundedMap[str, BoundedMap[str, AppReply]](_MOST_APPS)
 
     def add(self, call: AppCall, reply: AppReply) -> None:
-        calls = self._apps.get(call.app.id)
+        calls = self._apps.use(call.app.id)
         if calls is None:
-            calls = self._apps[call.app.id] = OrderedDict()
-            if len(self._apps) > _MOST_APPS:
-                self._apps.popitem(last=False)
-        self._apps.move_to_end(call.app.id)
+            calls = self._apps[call.app.id] = BoundedMap(_MOST_OF_APP)
         # Without the reply: only figures are kept.
         kept = replace(reply, body=None, reply=None)
         calls[call.request_id] = kept
         if not self._shared.alone:
             shown = _explained(call.request_id, _without_names(kept))
             self._shared.put(_name(call.app.id, call.request_id), _encode(shown))
-        if len(calls) > _MOST_OF_APP:
-            calls.popitem(last=False)
 
     async def find(self, app: str, request_id: str) -> dict[str, Any] | None:
         calls = self._apps.get(app)
@@ -146,10 +220,12 @@ class BreakText(msgspec.Struct, frozen=True):
 
 
 class BreakTexts:
-    """By the request ids of the calls. For any thread."""
+    """The text around changes that broke the cache of calls, by their request ids: for pages of
+    administrators, while the operator has switched that on (`ui: {show_text: true}`). For any
+    thread."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[str, BreakText] = OrderedDict()
+        self._texts = BoundedMap[str, BreakText](MOST_TEXTS)
         self._lock = threading.Lock()
         self._allowed = False
 
@@ -174,8 +250,6 @@ class BreakTexts:
             if self._allowed:
                 text = BreakText(change.path, change.character, change.excerpts)
                 self._texts[call.request_id] = text
-                if len(self._texts) > MOST_TEXTS:
-                    self._texts.popitem(last=False)
 
     def find(self, request_id: str) -> BreakText | None:
         with self._lock:

@@ -1,0 +1,115 @@
+"""The way of a call through the daemon: its steps in order, and when each of them runs.
+
+    authenticate ▸ read ▸ permit ▸ plan ▸ hold ▸ send ▸ relay ▸ settle ▸ judge ▸ audit
+
+A call of an app is a call of the client (decision 0023): attempts, retries, rate limits and
+breakers are the client's. So `plan`, `hold`, `send` and `settle` run once for each attempt, when
+the client asks for that; the others run once.
+
+| moment | asked for by | steps |
+|---|---|---|
+| `arrive` | the handler, for each request | authenticate |
+| `read` | the endpoint; JSON-RPC reads its messages itself | read |
+| `enter` | the service | permit; audit (whether rows can be written) |
+| `prepare` | the client, for each target | plan |
+| `begin` | the client, when the rate limits let an attempt pass | hold, send; judge, for streams |
+| `end` | the client, for each attempt | settle |
+| `answer` | the client's call, when it was answered or has failed | plan, judge |
+| `reply` | the same, next | relay, audit |
+| `behind` | the service, when the answer has gone to the app | audit |
+
+Between `begin` and `end` lie the provider and the pieces of streams, of which `relay` makes what
+the app may see. Verdict and cost are known at `answer`, and go with the reply. Audit rows are made
+and written by the thread of their log; a daemon that is killed before that writes them when it
+starts (decision 0028).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from anaphora.client.failures import log
+
+from .call import AppCall, CallOutcome
+
+ORDER = (
+    "authenticate", "read", "permit", "plan", "hold", "send", "relay", "settle", "judge", "audit",
+)  # fmt: skip
+#: The steps that run at each moment: `before` on the way to the provider, `after` on the way back.
+BEFORE = {
+    "arrive": ("authenticate",),
+    "read": ("read",),
+    "enter": ("permit", "audit"),
+    "prepare": ("plan",),
+    "begin": ("hold", "send", "judge"),
+}
+AFTER = {"end": ("settle",), "answer": ("plan", "judge"), "reply": ("relay", "audit")}
+BEHIND = ("audit",)
+
+
+class CallStep:
+    """One step of all calls of a daemon: what a call carries is in the call. A step leaves out what
+    it has nothing to do in."""
+
+    name = ""
+
+    async def before(self, call: AppCall) -> None:
+        """On the way to the provider. Raises where the call may not go on."""
+
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        """On the way back. Never raises: an answer that has arrived goes to its app."""
+
+    def behind(self, call: AppCall) -> None:
+        """Behind the answer: nobody waits for it. Never raises."""
+
+
+class CallPipeline:
+    """Runs the steps of calls. Any of them can be left out: in a benchmark, or in a test."""
+
+    def __init__(self, steps: Iterable[CallStep] = ()) -> None:
+        self.steps: dict[str, CallStep] = {}
+        self.use(*steps)
+
+    def use(self, *steps: CallStep) -> None:
+        """Adds steps, each in its place; one of the same name is replaced."""
+        found = self.steps | {step.name: step for step in steps}
+        self.steps = {name: found[name] for name in ORDER if name in found}
+        self._before = {
+            moment: [step.before for step in self._named(names, "before")]
+            for moment, names in BEFORE.items()
+        }
+        self._after = {
+            moment: [step.after for step in self._named(names, "after")]
+            for moment, names in AFTER.items()
+        }
+        self._behind = [step.behind for step in self._named(BEHIND, "behind")]
+
+    def _named(self, names: Iterable[str], hook: str) -> list[CallStep]:
+        """The steps of these names that have something to do."""
+        steps = [self.steps[name] for name in names if name in self.steps]
+        return [step for step in steps if getattr(type(step), hook) is not getattr(CallStep, hook)]
+
+    def without(self, *names: str) -> CallPipeline:
+        return CallPipeline(step for name, step in self.steps.items() if name not in names)
+
+    async def before(self, moment: str, call: AppCall) -> None:
+        for step in self._before[moment]:
+            await step(call)
+
+    def after(self, moment: str, call: AppCall, outcome: CallOutcome) -> None:
+        for step in self._after[moment]:
+            step(call, outcome)
+
+    def behind(self, call: AppCall) -> None:
+        """Runs what nobody waits for once the app has its answer: in the next turn of the event
+        loop, and so in the order of the calls."""
+        asyncio.get_running_loop().call_soon(self._run_behind, call)
+
+    def _run_behind(self, call: AppCall) -> None:
+        for step in self._behind:
+            try:
+                step(call)
+            except Exception as problem:
+                log(logging.ERROR, "a step behind an answer failed", problem)

@@ -1,0 +1,376 @@
+"""What a target gets for a call of an app: the app's own bytes where the target speaks their wire,
+otherwise the request rendered anew (`calls.translation`); with markers, and the most that it can
+cost."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache import hints_of
+from anaphora.canonical import string
+from anaphora.catalog import CacheRules
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.target import Target
+from anaphora.daemon.access.granted_models import without_bound
+from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
+from anaphora.daemon.access.stored_prompts import hides_model
+from anaphora.daemon.calls import translation
+from anaphora.daemon.calls.call import AppCall, CallOutcome
+from anaphora.daemon.calls.conversations import CallMemory
+from anaphora.daemon.calls.filling import (
+    FilledBody,
+    fill_max_tokens,
+    fill_store,
+    max_tokens_to_fill,
+    with_members,
+)
+from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.facts.reading import read_facts
+from anaphora.daemon.money.bounds import CostBound, cost_bound
+from anaphora.daemon.values import WireRequest
+from anaphora.errors import NotGranted
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts, for_model
+from anaphora.traffic.matching import RememberedCall
+from anaphora.traffic.planning import ReadRequest, own_plan, read_split
+from anaphora.values import Notice
+from anaphora.wire.body_memory import DecodedBody
+from anaphora.wire.reading import Members, decode_members, known_text
+from anaphora.wire.splicing import splice
+
+if TYPE_CHECKING:
+    from anaphora.daemon.calls.call import CallTools
+
+T = TypeVar("T")
+
+#: Fields that every dialect of a wire reads like the wire's own provider.
+_PLAIN = frozenset(
+    "model messages system systemInstruction contents input instructions tools temperature top_p"
+    " max_tokens max_output_tokens stop stop_sequences stream options think generationConfig"
+    " metadata".split()
+)
+_NO_PROMPT = PromptIR()
+_CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
+_KEY = "prompt_cache_key"
+
+
+class PlanRequest(CallStep):
+    """Prepares the request for one target after the other, and remembers it for later calls."""
+
+    name = "plan"
+
+    def __init__(
+        self, tools: CallTools, *, memory: CallMemory | None = None, places_markers: bool = True
+    ) -> None:
+        self._tools = tools
+        self._memory = tools.memory if memory is None else memory
+        self._places_markers = places_markers
+
+    async def before(self, call: AppCall) -> None:
+        flight, tools, app = call.flight, self._tools, call.app
+        assert flight is not None
+        target = flight.target
+        prepared = call.prepared = await self.build(call, target, stream=flight.stream)
+        if call.refresher is not None and call.remembered is not None:
+            call.refresher.began(call.remembered.conversation, call.request_id)
+        facts = call.facts
+        if facts is not None and facts.handles:
+            call.stored_tokens = await tools.history.tokens(app.id, facts, target.endpoint.id)
+        try:
+            if call.is_large:
+                await self.work(call, prepared.block_shares)  # for its bill, and kept until then
+                call.bound = await self.work(call, lambda: bound_of(call, prepared, target))
+            else:
+                call.bound = bound_of(call, prepared, target)
+        except NotGranted as error:
+            raise without_bound(error, target, tools.granted.nearest(app, target.model)) from None
+        if facts is not None and facts.handles and not call.grown:
+            call.grown = await tools.history.begin(app.id, facts, call.bound.output_tokens)
+        grant = app.grant.llm
+        if call.rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
+            counted = await self.work(call, lambda: Counts(prepared.rendered).total)
+            call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
+
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        """Later calls are compared with one that was answered, and not with one that failed."""
+        remembered, flight = call.remembered, call.flight
+        assert flight is not None
+        if outcome.error is not None and remembered is not None and flight.reply is None:
+            remembered.fail()
+
+    async def build(self, call: AppCall, target: Target, *, stream: bool) -> PreparedRequest:
+        if call.remembered is not None:
+            self._leave_target(call, call.remembered)
+        call.hides_usage, call.found, call.scope = False, NOT_FOUND, None
+        request = call.request
+        # A cached content is one app's own, and so is what is read from it.
+        call.masked = not _names_cached_content(request) and self._tools.shared.isolates(
+            call.app.grant, target.endpoint.id
+        )
+        call.passes_bytes = request is not None and _speaks(target, request)
+        if request is not None and call.passes_bytes:
+            prepared = await self._pass_through(call, target, request, stream)
+        else:
+            prepared = await translation.translate(self, call, target, stream)
+        if call.masked:
+            await self._find_own(call, target.rules)
+        return prepared
+
+    async def _find_own(self, call: AppCall, rules: CacheRules) -> None:
+        prefixes = self._memory.prefixes
+        if prefixes is not None and call.remembered is not None and call.scope is not None:
+            call.found = await prefixes.find(call.scope, call.remembered.sent, rules)
+
+    def _leave_target(self, call: AppCall, before: RememberedCall) -> None:
+        """Another target has failed."""
+        before.fail()
+        call.conversation = call.conversation or (before.conversation, before.turn)
+        call.remembered = None
+
+    async def work(self, call: AppCall, act: Callable[[], T]) -> T:
+        """The result of `act`, which takes time in proportion to the request: of a large one, in a
+        thread."""
+        if not call.is_large:
+            return act()
+        return await self._tools.off_loop.run(call.app.id, act)
+
+    # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
+
+    async def _pass_through(
+        self, call: AppCall, target: Target, request: WireRequest, stream: bool
+    ) -> PreparedRequest:
+        endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
+        notices: list[Notice] = []
+        filled = await self.work(call, lambda: _fill(call, target, request, notices))
+        body, members = filled.body, filled.members
+        changes = _changes(call, target, members, stream, notices)
+        if changes:
+            given = body, members, changes
+            body = await self.work(call, lambda: with_members(*given))
+            members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
+        face, path = face_of(endpoint.base_wire), request.path
+        if face.model_in_path:
+            path = face.path_to(target.model, stream=stream)
+        decoded = DecodedBody(members, request.elements)
+        split_path, now = path, time.time()
+
+        def split() -> tuple[Rendered, Plan, ReadRequest]:
+            rendered = for_model(endpoint.wire.split(decoded, (), split_path), target.profile)
+            own, hints = own_plan(rendered, rules, members), hints_of({}, members)
+            read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
+            if call.is_large:
+                translation.hash_blocks(read.rendered)
+            return rendered, own, read
+
+        rendered, own, read = await self.work(call, split)
+        plan = await self.place_markers(call, target, read, own, now)
+        headers: tuple[tuple[str, str], ...] = ()
+        if plan is not own:
+            slots = rules.slots.value
+            if plan.automatic is not None:
+                slots -= rules.automatic_slots.value
+            to_splice = body, plan, read.rendered, dialect
+            spliced = await self.work(
+                call, lambda: splice(*to_splice, slots=slots, decoded=decoded)
+            )
+            body, headers = spliced.body, spliced.headers
+            notices += spliced.notices
+            plan = replace(plan, marks=spliced.marks)
+            if call.remembered is not None:
+                call.remembered.sent = replace(call.remembered.sent, plan=plan)
+        if dialect is not None and dialect.path:
+            path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
+        elif not face.model_in_path:
+            path = rendered.envelope.path
+        facts = call.facts
+        assert facts is not None
+        asked, sent_headers = _fixed_parts(
+            target.model,
+            facts.max_tokens,
+            facts.service_tier,
+            getattr(target.profile.api_version, "value", ""),
+            () if dialect is None else tuple(dialect.headers.items()),
+            request.headers,
+        )
+        return PreparedRequest(
+            call=asked,
+            rendered=read.rendered,
+            plan=plan,
+            at=now,
+            outgoing=endpoint.outgoing_body(path, sent_headers + headers, body),
+            notices=tuple(notices),
+        )
+
+    # ── Markers ──────────────────────────────────────────────────────────────────────────────────
+
+    async def place_markers(
+        self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
+    ) -> Plan:
+        """Remembers the call, and returns the plan of what is sent: `own` where the request is to
+        stay as it is."""
+        app, rendered = call.app, read.rendered
+        places = self._places_markers and app.grant.llm.place_markers
+        if not places or rendered.marks or rendered.automatic is not None:
+            read = replace(read, takes_markers=False)  # the app marks by itself
+        scope = (app.id, target.endpoint.id, rendered.wire, target.model)
+        elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
+        remembered = call.remembered = self._memory.begin(
+            read, scope=scope, at=now, own=own, elsewhere=elsewhere
+        )
+        if remembered.rules is None:
+            remembered.rules = target.begun().rules
+        if call.conversation is not None:
+            remembered.conversation, remembered.turn = call.conversation
+        place = call.scope = PrefixScope(
+            app.id, self._tools.shared.account(target.endpoint.id), target.endpoint.id, target.model
+        )
+        if target.rules.key_requests is not None:
+            await self._memory.keep_key(remembered, read, place, scope=scope)
+        plan = remembered.plan or own
+        if call.masked and rendered.key_place is not None and keys_separate(target.rules):
+            key = app_key(app.id, plan.key or "")
+            plan = replace(plan, key=key, notices=(*plan.notices, _own_key(_KEY)))
+            call.masked = False
+        if plan is not own:
+            remembered.sent = replace(remembered.sent, plan=plan)
+        return plan
+
+
+def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBound:
+    """The most that an attempt can cost. Raises `NotGranted` where that is unknown and the grant
+    limits what the app spends."""
+    facts = call.facts
+    assert facts is not None
+    ttls = None
+    if target.rules.mechanism.value == "explicit":
+        ttls = {mark.ttl for mark in prepared.plan.marks} | set(facts.cache_ttls)
+        if prepared.plan.automatic is not None:
+            ttls.add(prepared.plan.automatic)
+    bound = cost_bound(
+        facts,
+        prepared.rendered,
+        target,
+        at=prepared.at,
+        stored_tokens=call.stored_tokens,
+        ttls=ttls,
+    )
+    if bound.nano_usd is None and call.app.grant.llm.has_spend_limit:
+        rule = "a call whose cost has no bound is refused under a limit in dollars"
+        raise NotGranted(f"{bound.reason} ({rule})")
+    return bound
+
+
+def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
+    """The request with the fields that the grant demands (D10)."""
+    grant, facts = call.app.grant.llm, call.given
+    if facts is None:
+        facts = read_facts(
+            target.endpoint.wire_name,
+            request.members,
+            request.path,
+            request.headers,
+            request.elements,
+        )
+    filled = FilledBody(request.body, request.members)
+    if facts.max_tokens is None and not facts.unlimited_output:
+        features = target.endpoint.features
+        limited = grant.has_spend_limit or grant.max_tokens is not None
+        if limited or features.requires_max_tokens:
+            tokens = max_tokens_to_fill(grant, target.profile)
+            filled = fill_max_tokens(
+                request.wire, filled.body, filled.members, tokens, profile=target.profile
+            )
+            field = facts.max_tokens_field
+            text = f"{field} was missing and set to {tokens}, the most that the grant allows"
+            notices.append(Notice("max_tokens_set", text, field))
+            facts = replace(facts, max_tokens=tokens)
+    if target.endpoint.features.stores_responses and "stored_responses" not in grant.permissions:
+        filled = fill_store(request.wire, filled.body, filled.members)
+    call.facts = facts
+    return filled
+
+
+def _changes(
+    call: AppCall, target: Target, members: Members, stream: bool, notices: list[Notice]
+) -> dict[str, bytes]:
+    """Fields of the body that cannot stay as they are."""
+    changes: dict[str, bytes] = {}
+    face = face_of(target.endpoint.base_wire)
+    other = not face.model_in_path and known_text(members, "model") != target.model
+    if other and not hides_model(call.request):
+        changes["model"] = string(target.model)
+    if stream and face.usage_on_request and not _omits(target, "stream_options"):
+        options = _object(members, "stream_options")
+        if bytes(options.get("include_usage", b"")) != b"true":
+            options["include_usage"] = msgspec.Raw(b"true")
+            changes["stream_options"] = msgspec.json.encode(options)
+            call.hides_usage = True
+    if call.masked:
+        salt = salt_field(target.endpoint.resolved)
+        name = salt or _KEY
+        given = known_text(members, name)
+        if given or salt:
+            changes[name] = string(app_key(call.app.id, given))
+            notices.append(_own_key(name))
+            call.masked = not salt and not keys_separate(target.rules)
+    return changes
+
+
+def _names_cached_content(request: WireRequest | None) -> bool:
+    if request is None or _CACHED_CONTENT.isdisjoint(request.members):
+        return False
+    return any(known_text(request.members, name) for name in _CACHED_CONTENT)
+
+
+def _speaks(target: Target, request: WireRequest) -> bool:
+    """Whether a target reads the bytes of a request as the app means them."""
+    if target.endpoint.base_wire != request.wire:
+        return False
+    dialect = target.endpoint.resolved.dialect
+    if dialect is None:
+        return True
+    named = _PLAIN.difference(dialect.fields)
+    return all(name in named for name in request.members if name != "stream_options")
+
+
+def _omits(target: Target, name: str) -> bool:
+    dialect = target.endpoint.resolved.dialect
+    return dialect is not None and name in dialect.omitted
+
+
+def _own_key(name: str) -> Notice:
+    text = f"the {name} is this app's own, so that it shares no cache with other apps"
+    return Notice("cache_key_per_app", text, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _fixed_parts(
+    model: str,
+    max_tokens: int | None,
+    tier: str,
+    version: str,
+    dialect: tuple[tuple[str, str], ...],
+    given: tuple[tuple[str, str], ...],
+) -> tuple[Call, tuple[tuple[str, str], ...]]:
+    """What a record says of a request whose bytes go through, and its headers; the same objects for
+    the same request."""
+    params = Params(max_tokens=max_tokens, service_tier=tier or None)
+    headers = {"content-type": "application/json"}
+    if version:
+        headers["anthropic-version"] = version
+    merged = tuple({**headers, **dict(dialect), **dict(given)}.items())
+    return Call(ir=_NO_PROMPT, model=model, params=params), merged
+
+
+def _object(members: Members, name: str) -> Members:
+    raw = bytes(members.get(name, b"null"))
+    return decode_members(raw) if raw.startswith(b"{") else {}

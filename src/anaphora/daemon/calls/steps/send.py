@@ -1,0 +1,211 @@
+"""A call of an app as a call of the client, which makes the attempts and asks for the steps of
+each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from anaphora.client.attempts import AttemptCaller, Attempts
+from anaphora.client.config import RetryConfig
+from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.limits import Admission
+from anaphora.client.target import Target
+from anaphora.client.turn import TurnRequest
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
+from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.framing import UsageFilter, WholeEvents
+from anaphora.daemon.faces.openai import continued_tokens
+from anaphora.daemon.money.settling import reads_on
+from anaphora.errors import Timeout
+from anaphora.values import Reply, ReplyEnd
+
+from .relay import stream_head, stream_piece
+
+if TYPE_CHECKING:
+    from anaphora.daemon.calls.pipeline import CallPipeline
+
+ADAPTER = "daemon"
+_ANSWERED = CallOutcome()
+
+
+class SendAttempt(CallStep):
+    """From now on an attempt may reach its provider."""
+
+    name = "send"
+
+    async def before(self, call: AppCall) -> None:
+        call.sent, call.written = True, False
+
+
+class ClientCall(AttemptCaller):
+    """Makes one call of an app, to the targets that were found for it."""
+
+    guards = True
+
+    def __init__(self, pipeline: CallPipeline, tools: CallTools, call: AppCall) -> None:
+        self._pipeline = pipeline
+        self._tools = tools
+        self._call = call
+
+    def _begin(self, *, stream: bool, prewarm: bool = False) -> InFlight:
+        call = self._call
+        request = TurnRequest(timeout=call.timeout, prewarm=prewarm, adapter=ADAPTER)
+        flight = call.flight = InFlight(request, call.targets, stream)
+        call.began = time.monotonic()
+        return flight
+
+    def _attempts(self, flight: InFlight) -> Attempts:
+        timeout = self._call.timeout
+        if timeout is None:
+            timeout = flight.targets[0].endpoint.config.timeouts.total
+        return Attempts(flight, self, timeout=timeout)
+
+    async def complete(self, *, prewarm: bool = False) -> AppReply:
+        """`prewarm`: without an answer of the model."""
+        call, flight = self._call, self._begin(stream=False, prewarm=prewarm)
+        try:
+            await self._attempts(flight).complete()
+            self._answered(flight)
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+        finally:
+            await self._over()
+        assert call.reply is not None
+        return call.reply
+
+    async def pieces(self) -> AsyncGenerator[StreamPiece, None]:
+        """The response by pieces; the call's head is known with the first one, and its reply with
+        the last."""
+        call, flight = self._call, self._begin(stream=True)
+        try:
+            attempts = self._attempts(flight)
+            async with aclosing(attempts.stream()) as pieces:
+                whole: WholeEvents | UsageFilter = WholeEvents()
+                async for found in pieces:
+                    events, data = tuple(found), attempts.data
+                    if events and isinstance(events[-1], ReplyEnd):
+                        attempts.answered(events[-1].reply)
+                    if call.head is None:
+                        call.head = stream_head(call, flight, events)
+                        ends = face_of(call.head.wire).event_ends
+                        whole = UsageFilter() if call.hides_usage else WholeEvents(ends)
+                    if flight.reply is not None and call.reply is None:
+                        self._answered(flight)
+                    if call.left is None:
+                        yield stream_piece(call, events, whole.feed(data))
+                if call.left is None and (rest := whole.close()):
+                    yield stream_piece(call, (), rest)
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+        finally:
+            await self._over()
+
+    def _answered(self, flight: InFlight) -> None:
+        flight.observed = True
+        self._pipeline.after("answer", self._call, _ANSWERED)
+        self._pipeline.after("reply", self._call, _ANSWERED)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        flight.complete_error(problem)
+        outcome = CallOutcome(problem)
+        self._pipeline.after("answer", self._call, outcome)
+        if not flight.observed:
+            flight.observed = True
+            self._pipeline.after("reply", self._call, outcome)
+
+    async def _over(self) -> None:
+        call = self._call
+        if call.refresher is not None:
+            call.refresher.ended(call.request_id)
+        if call.grown:
+            reply = None if call.reply is None or call.disputed else call.reply.reply
+            size = None if reply is None else continued_tokens(reply, reply.usage.total)
+            grown, call.grown = call.grown, []
+            await self._tools.history.end(grown, sent=call.sent, size=size)
+
+    # ── What the client asks for ─────────────────────────────────────────────────────────────────
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
+        call = self._call
+        await self._pipeline.before("prepare", call)
+        assert call.prepared is not None
+        return call.prepared
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        retry = target.endpoint.config.retry
+        return replace(retry, max_attempts=1) if self._call.once else retry
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        tools, gate = self._tools, target.gate
+        alone, limited = tools.shared_state.alone, gate.counts_tokens
+        if alone and not limited:
+            return gate.admit(tokens, deadline, on_wait)
+        admission = FairAdmission(gate, tokens, deadline, on_wait)
+        if limited:
+            admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
+        if not alone:
+            admission.shared = SharedLimits.of(tools.shared_state, tools.news, target)
+        return admission
+
+    async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
+        await self._pipeline.before("begin", self._call)
+
+    def sending(self) -> None:
+        call = self._call
+        call.written = True
+        if call.hold is not None:
+            call.hold.sending()
+
+    def end(
+        self,
+        flight: InFlight,  # noqa: ARG002
+        error: BaseException | None,
+        *,
+        sent: bool,
+        partial: Reply | None,
+    ) -> None:
+        self._pipeline.after("end", self._call, CallOutcome(error, sent, partial))
+
+    # ── An app that has gone ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_left(self) -> bool:
+        return self._call.left is not None
+
+    def time_over(self) -> float:
+        call = self._call
+        if call.waited is None or call.timeout is None:
+            return 0.0
+        if not call.waited.leave(Timeout(round(call.timeout * 1000))):
+            return 0.0
+        return seconds_to_read_on(call)
+
+
+def seconds_to_read_on(call: AppCall) -> float:
+    """How long the answer of the attempt under way is read when the app has gone; 0: the connection
+    is closed, as where nothing was sent yet. A response in the background is billed when it is
+    fetched."""
+    flight, facts = call.flight, call.facts
+    if flight is None or flight.reply is not None or call.hold is None or not call.written:
+        return 0.0
+    if facts is not None and facts.background:
+        return 0.0
+    if not reads_on(flight.target, stream=flight.stream):
+        return 0.0
+    total = flight.target.endpoint.config.timeouts.total
+    return max(0.0, call.began + total - time.monotonic())

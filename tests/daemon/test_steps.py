@@ -1,0 +1,158 @@
+"""The steps of a call: their order, and calls that leave some of them out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.delegation import Delegating, delegating
+from support.emulated_client import MODELS
+
+from anaphora.audit.reading import rows
+from anaphora.daemon.calls import pipeline
+from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome
+from anaphora.daemon.calls.pipeline import AFTER, BEFORE, BEHIND, ORDER, CallStep
+from anaphora.emulator.server import Emulator
+from anaphora.errors import Overloaded
+
+BODY: dict[str, Any] = {
+    "model": MODELS["anthropic"],
+    "max_tokens": 50,
+    "messages": [{"role": "user", "content": "Tell me about harbours."}],
+}
+RECORDED = ["permit", "plan", "hold", "send", "relay", "settle", "judge", "audit"]
+
+
+class Recorded(CallStep):
+    """A step that notes when it runs, around another."""
+
+    def __init__(self, step: CallStep, seen: list[str]) -> None:
+        self.name = step.name
+        self._step = step
+        self._seen = seen
+
+    async def before(self, call: AppCall) -> None:
+        self._note("before", CallStep.before)
+        await self._step.before(call)
+
+    def after(self, call: AppCall, outcome: CallOutcome) -> None:
+        self._note("after", CallStep.after)
+        self._step.after(call, outcome)
+
+    def behind(self, call: AppCall) -> None:
+        self._note("behind", CallStep.behind)
+        self._step.behind(call)
+
+    def _note(self, hook: str, nothing: Any) -> None:
+        if getattr(type(self._step), hook) is not nothing:
+            self._seen.append(f"{hook} {self.name}")
+
+
+def recorded(daemon: Delegating) -> list[str]:
+    seen: list[str] = []
+    steps = daemon.service.pipeline.steps.values()
+    daemon.service.pipeline.use(*(Recorded(step, seen) for step in steps))
+    return seen
+
+
+async def asked(daemon: Delegating, stream: bool) -> AppReply:
+    call = daemon.request("anthropic", {**BODY, "stream": stream})
+    return (await daemon.stream(call))[1] if stream else await daemon.service.complete(call)
+
+
+def test_every_moment_keeps_the_order_of_the_steps() -> None:
+    for names in (*BEFORE.values(), *AFTER.values(), BEHIND):
+        assert list(names) == sorted(names, key=ORDER.index)
+    assert " ▸ ".join(ORDER) in str(pipeline.__doc__)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_order_of_a_call(emu: Emulator, tmp_path: Path, stream: bool) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            assert list(daemon.service.pipeline.steps) == RECORDED
+            seen = recorded(daemon)
+            await asked(daemon, stream)
+            answered = [
+                *("before permit", "before audit", "before plan"),
+                *("before hold", "before send", "before judge", "after settle"),
+                *("after plan", "after judge", "after relay", "after audit"),
+            ]
+            assert seen[: len(answered)] == answered
+            await asyncio.sleep(0)
+            assert seen[len(answered) :] == ["behind audit"]
+
+    asyncio.run(main())
+
+
+def test_each_attempt_is_held_and_settled(emu: Emulator, tmp_path: Path) -> None:
+    retry = {"max_attempts": 2, "first_wait": 0.001}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
+            seen = recorded(daemon)
+            daemon.transport.faults = ["503", "503"]
+            with pytest.raises(Overloaded):
+                await asked(daemon, False)
+            assert seen.count("before plan") == 1, "the request is prepared once a target"
+            assert seen.count("before hold") == seen.count("after settle") == 2
+            assert seen.count("after audit") == 1
+            daemon.transport.faults = ["503", None]
+            await asked(daemon, False)
+            assert seen.count("before hold") == seen.count("after settle") == 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "left_out",
+    [("audit",), ("judge",), ("hold", "settle"), ("hold", "settle", "judge", "audit"), ("permit",)],
+)
+def test_steps_can_be_left_out(
+    emu: Emulator, tmp_path: Path, left_out: tuple[str, ...], stream: bool
+) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            service = daemon.service
+            call = daemon.request("anthropic", {**BODY, "stream": stream})
+            if "permit" in left_out:
+                await service.permit.before(call)  # what it finds is needed
+            service.pipeline = service.pipeline.without(*left_out)
+            if stream:
+                _, reply = await daemon.stream(call)
+            else:
+                reply = await service.complete(call)
+            assert reply.reply.text
+            assert (reply.verdict is None) == ("judge" in left_out)
+            spent = await daemon.spent()
+            assert (spent.today == 0) == ("settle" in left_out)
+
+    asyncio.run(main())
+    calls = [row for row in rows(tmp_path / "audit") if getattr(row.content, "call_id", "")]
+    assert len(calls) == (0 if "audit" in left_out else 1)
+
+
+def test_answers_do_not_wait_for_what_runs_behind_them(emu: Emulator, tmp_path: Path) -> None:
+    """What fails there is not seen by the app; what is left is run when the daemon stops."""
+    ended: list[str] = []
+
+    class Behind(CallStep):
+        name = "audit"
+
+        def behind(self, call: AppCall) -> None:
+            ended.append(call.request_id)
+            raise RuntimeError("fails")
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.pipeline.use(Behind())
+            call = daemon.request("anthropic", BODY)
+            assert (await daemon.service.complete(call)).reply.text
+            assert not ended
+            await daemon.service.close()
+            assert ended == [call.request_id]
+
+    asyncio.run(main())
