@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from blake3 import blake3
 
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.observe.export import block_label, label, outcome, queued, word
 from anaphora.client.response import Record
@@ -22,7 +23,7 @@ from anaphora.rendered.log import ChunkLog
 from anaphora.tokens import Counts
 from anaphora.values import Ttl, Usage
 
-from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code, nano_usd
+from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code
 
 #: A run of more chunks than this has one block between two markers.
 _MOST_BLOCKS = 32

@@ -16,11 +16,12 @@ from anaphora.catalog.prices import cost_of
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, Usage
 
 from .failures import reported
 from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
-from .response import Attempt, BlockShare, Record, block_shares
+from .response import Attempt, BlockShare, Record
 from .target import Target
 from .transport import HttpRequest
 
@@ -52,7 +53,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     def block_shares(self) -> tuple[BlockShare, ...]:
         """The prompt's tokens by block, counted once."""
         if self._blocks is None:
-            self._blocks = block_shares(self.rendered)
+            self._blocks = _shares(self.rendered)
         return self._blocks
 
 
@@ -246,3 +247,21 @@ def service_tier(prepared: PreparedRequest) -> str:
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
     return tier
+
+
+def _shares(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    counts = Counts(rendered)
+    shares: list[BlockShare] = []
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
+        last += run.count
+    return tuple(shares)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import htpy
 
 from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row, verdict_fields
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage, nano_usd
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog.prices import nano_usd
 from anaphora.dashboard.figures import moment
 from anaphora.dashboard.layout import STATIC
 from anaphora.dashboard.page_site import EVENTS, PROGRAM_SECTIONS, PageSite, program_pages

@@ -47,7 +47,7 @@ class DeferredTool(msgspec.Struct, frozen=True, gc=False):
     """With the comma that separates it from its neighbour."""
 
 
-class ChunkRun(msgspec.Struct, frozen=True, eq=False):
+class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Chunks that were rendered together: the tools, the system blocks, or one segment."""
 
     section: Section
