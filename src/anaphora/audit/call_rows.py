@@ -75,7 +75,7 @@ class BlockDigests:
     def of_chunk(self, log: ChunkLog, chunk: int) -> str:
         """Of one chunk of tools or system blocks, whose log does not change."""
         with self._lock:
-            known = self._known(log).chunks
+            known = (self._logs.get(log) or self._new(log)).chunks
             if chunk not in known:
                 data = log.slice(log.start(chunk), log.ends[chunk])
                 known[chunk] = blake3(data, key=self._key).hexdigest(length=_DIGEST_BYTES)
@@ -84,7 +84,7 @@ class BlockDigests:
     def upto(self, log: ChunkLog, count: int) -> str:
         """Of the first chunks of a log that may still grow."""
         with self._lock:
-            known = self._known(log)
+            known = self._logs.get(log) or self._new(log)
             if count in known.upto:
                 return known.upto[count]
             state = known.state
@@ -99,10 +99,8 @@ class BlockDigests:
             digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
             return digest
 
-    def _known(self, log: ChunkLog) -> _LogDigests:
-        known = self._logs.get(log)
-        if known is None:
-            known = self._logs[log] = _LogDigests(self._key)
+    def _new(self, log: ChunkLog) -> _LogDigests:
+        known = self._logs[log] = _LogDigests(self._key)
         return known
 
 

@@ -198,7 +198,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """The bytes of all chunks; the body adds markers, closing brackets and parameters."""
         size = 0
         for run in self.runs:
-            size += len(run.lead) + run.log.start(run.count)
+            size += len(run.lead) + (run.log.ends[run.count - 1] if run.count else 0)
         return size
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary, ref
 import msgspec
 from blake3 import blake3
 
-from anaphora.canonical import string
+from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 
@@ -304,7 +304,7 @@ class RequestSplit:
     ) -> Envelope:
         """The model, and the fields that were not taken. `cache_params` takes an object of both."""
         rest = encode_members(self.members)[1:-1]
-        head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
+        head, tail = b'{"model":' + encode_text(model), (b"," + rest if rest else b"") + b"}"
         return Envelope(
             source=None,
             path=path,

@@ -112,9 +112,12 @@ class PlanRequest(CallStep):
             self._leave_target(call, call.remembered)
         call.hides_usage, call.found, call.scope = False, NOT_FOUND, None
         request = call.request
+        grant, shared, name = call.app.grant, self._tools.shared, target.endpoint.id
         # A cached content is one app's own, and so is what is read from it.
-        call.masked = not _names_cached_content(request) and self._tools.shared.isolates(
-            call.app.grant, target.endpoint.id
+        call.masked = (
+            shared.only_users.get(name) != grant.app
+            and not _names_cached_content(request)
+            and shared.isolates(grant, name)
         )
         call.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and call.passes_bytes:
@@ -230,9 +233,8 @@ class PlanRequest(CallStep):
             remembered.rules = target.begun().rules
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
-        place = call.scope = PrefixScope(
-            app.id, self._tools.shared.account(target.endpoint.id), target.endpoint.id, target.model
-        )
+        name, accounts = target.endpoint.id, self._tools.shared.accounts
+        place = call.scope = PrefixScope(app.id, accounts.get(name, name), name, target.model)
         if target.rules.key_requests is not None:
             await self._memory.keep_key(remembered, read, place, scope=scope)
         plan = remembered.plan or own
