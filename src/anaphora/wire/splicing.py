@@ -252,8 +252,12 @@ class _Splicing:
         if is_text(self._body, item):
             return _Target(item, places.message + places.text, b"]}")
         members = member_spans(self._body, item, path)
-        listed = next((each for each in places.contents if each in members), "")
-        if not listed:
+        listed = ""
+        for each in places.contents:
+            if each in members:
+                listed = each
+                break
+        else:
             raise request_error("has no content that can be marked", path)
         content = members[listed].value
         if is_text(self._body, content):
