@@ -27,7 +27,7 @@ from . import strict
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS
 from .generator import EmulatorOptions, Generator
-from .hosts import RouteTable
+from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
@@ -55,7 +55,7 @@ class Engine:
         self._ids = IdGenerator(options.seed)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
-        self.routes = RouteTable(self._billing, self._ids)
+        self.routes = HostRoutes(self._billing, self._ids)
         for host in self.routes.hosts.values():
             host.run, host.background = self._run_batched, options.background
         self._generator = Generator(options, self._billing, self._ids, self.journal)

@@ -23,7 +23,7 @@ from anaphora.traffic.calls import ProxyRoute
 
 from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
-from .routes import NetworkUpstream, RouteTable, Upstream
+from .routes import NetworkUpstream, ResponseSource, RouteTable
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
@@ -67,7 +67,7 @@ class Proxy:
 def running(
     routes: Iterable[ProxyRoute],
     *,
-    upstream: Upstream | None = None,
+    upstream: ResponseSource | None = None,
     observers: Sequence[Observer] = (),
     place: Place | None = None,
     host: str = "127.0.0.1",
