@@ -35,7 +35,7 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 
 from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .access.identity import Directory
-from .access.limits import CallSlots, UnreadBytes
+from .access.limits import CallSlots
 from .calls.call import AppCall
 from .calls.pipeline import CallPipeline
 from .calls.steps.authenticate import READY, RPC_PATH, Readiness
@@ -96,8 +96,6 @@ class DaemonHandler:
         log: JsonLog,
         metrics: DaemonMetrics,
         slots: CallSlots,
-        unread: UnreadBytes,
-        traces: RequestTraces | None = None,
         ui: UiService | None = None,
     ) -> None:
         self._directory = directory
@@ -109,18 +107,13 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._slots = slots
-        self._traces = traces
+        self._traces = RequestTraces.enabled()
         self._ui = ui
         self._ids = RequestIds()
         self._open: dict[HttpExchange, AppCall] = {}
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
-        )
-        metrics.gauge(
-            "anaphora_daemon_unread_bytes",
-            "Bytes of request bodies that are not read yet",
-            lambda: float(unread.total),
         )
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
