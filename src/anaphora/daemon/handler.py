@@ -110,6 +110,7 @@ class DaemonHandler:
         self._traces = RequestTraces.enabled()
         self._ui = ui
         self._ids = RequestIds()
+        self._shown_path = lru_cache(maxsize=512)(_shown_path)
         self._open: dict[HttpExchange, AppCall] = {}
         directory.on_revoke(self._revoked)
         metrics.gauge(
@@ -268,7 +269,7 @@ class DaemonHandler:
             "request_id": call.request_id,
             "app": app,
             "method": exchange.method[:20],
-            "path": _shown_path(exchange.path),
+            "path": self._shown_path(exchange.path),
             "status": status,
             "seconds": round(seconds, 6),
         }
@@ -277,7 +278,6 @@ class DaemonHandler:
         self._log.line(level, "request", **fields)
 
 
-@lru_cache(maxsize=512)
 def _shown_path(path: str) -> str:
     """Without parts that look like a token: a client may have put one in the wrong place."""
     return _PATH_PART.sub(lambda part: ELLIPSIS if looks_like_key(part[0]) else part[0], path[:200])

@@ -91,6 +91,7 @@ class RelayHandler:
         self._streams = place is None and isinstance(upstream, NetworkUpstream)
         self._numbers = itertools.count(1)
         self._open = 0
+        self._host_of = functools.lru_cache(_host_of)
 
     @property
     def is_busy(self) -> bool:
@@ -136,7 +137,7 @@ class RelayHandler:
         return f"no route for {path[:100]}; paths begin with one of {known}"
 
     async def _relay(self, exchange: HttpExchange, route: ProxyRoute, path: str) -> None:
-        host = _host_of(route.upstream)
+        host = self._host_of(route.upstream)
         headers = tuple(
             [
                 ("host", host) if pair[0] == "host" else pair
@@ -327,7 +328,6 @@ def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
 
 
-@functools.lru_cache
 def _host_of(upstream: str) -> str:
     """The Host header of an upstream: its port only where it is not the scheme's."""
     parts = urlsplit(upstream)
