@@ -47,11 +47,11 @@ def static_url(root: str, name: str) -> str:
 
 def static_file(name: str) -> CompleteResponse:
     """The file with that name, which contains the hash."""
-    for plain in _TYPES:
+    for plain, kind in _TYPES.items():
         if name == _hashed_name(plain):
             headers = {
                 **_HEADERS,
-                "content-type": _TYPES[plain],
+                "content-type": kind,
                 "cache-control": "public, max-age=31536000, immutable",
             }
             return CompleteResponse(200, headers, static_content(plain))
