@@ -97,7 +97,7 @@ class DialectCodec:
     def __init__(self, codec: Any, dialect: Dialect) -> None:
         self._codec = codec
         self.dialect = dialect
-        self._tools_first = functools.lru_cache(maxsize=1024)(_hashes_tools_first)
+        self._hashes_tools_first = functools.lru_cache(maxsize=1024)(_hashes_tools_first)
         markers = dialect.markers
         self._marking = {} if markers is None else {"markers": marker_bytes(markers)}
 
@@ -164,7 +164,9 @@ class DialectCodec:
 
     def _tools_first(self, model: str) -> bool:
         wire = self.dialect.wire
-        return wire in _SYSTEM_FIRST and self._tools_first(self.dialect.provider, model, wire)
+        return wire in _SYSTEM_FIRST and self._hashes_tools_first(
+            self.dialect.provider, model, wire
+        )
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None
