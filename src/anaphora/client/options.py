@@ -120,12 +120,9 @@ class SingleCallOptions(TurnOptions, total=False):
     """Request fields without a name here: wire name -> the fields, or their JSON text."""
 
 
-class _ModelOptions(SingleCallOptions, total=False):
+class CallOptions(SingleCallOptions, total=False):
     model: str | None
     """Goes before the call's own, and the provider's. `provider/model` names both."""
-
-
-class CallOptions(_ModelOptions, total=False):
     conversation: bool
     """The app sends the whole history with each call: the conversation is recognised by its prompt,
     and the call gets markers and a verdict as in a session."""
@@ -153,7 +150,9 @@ class MapOptions(CallOptions, total=False):
     """Called after each prompt with what is done and spent."""
 
 
-class SessionOptions(_ModelOptions, total=False):
+class SessionOptions(SingleCallOptions, total=False):
+    model: str | None
+    """As of a call."""
     id: str | None
     """Names the conversation: it continues what an earlier session with this id has stored."""
     messages: Conversation | Iterable[MessageLike]
