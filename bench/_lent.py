@@ -7,7 +7,7 @@
 
 `upstream` gives the same answers to all requests. `bare` is a pass-through of the same library,
 aiohttp at both ends, with nothing around it; `daemon` is `anaphora serve`; `no_ledger` is the same
-without holds and settlements, which no setting of the daemon can switch off.
+without holds and settlements, which are left out of the steps of its calls.
 """
 
 from __future__ import annotations
@@ -213,29 +213,15 @@ def node_homes(
 
 
 def remove_ledger() -> None:
-    """Replaces holds by objects that settle nothing: for this process only."""
-    from anaphora.daemon.money.ledger import Ledger
-    from anaphora.daemon.store import Hold
+    """Leaves holds and settlements out of the steps of calls: for this process only."""
+    from anaphora.daemon.calls.pipeline import CallPipeline, CallStep
 
-    class NoHold:
-        def __init__(self, bound: int) -> None:
-            self.hold = Hold(
-                id="", app=APP, provider="", model="", request_id="", bound=bound, at=0.0
-            )
+    use = CallPipeline.use
 
-        def settle_later(self, *amount: Any, **facts: Any) -> None:
-            pass
+    def use_others(pipeline: CallPipeline, *steps: CallStep) -> None:
+        use(pipeline, *(step for step in steps if step.name not in ("hold", "settle")))
 
-        def settle_at_bound(self) -> None:
-            pass
-
-        def release(self) -> None:
-            pass
-
-    async def hold(ledger: Any, app: Any, *, bound: int, **facts: Any) -> NoHold:  # noqa: ARG001
-        return NoHold(bound)
-
-    Ledger.hold = hold  # type: ignore[assignment,method-assign]
+    CallPipeline.use = use_others  # type: ignore[assignment,method-assign]
 
 
 def main() -> None:

@@ -125,7 +125,10 @@ class Counts:
         lead = self._lead
         if chunks > lead.first:
             return _upto((lead.first, self._text, lead.other, self._ends, self._odd), chunks)
-        return next((_upto(row, chunks) for row in reversed(lead.rows) if chunks > row[0]), Size())
+        for row in reversed(lead.rows):
+            if chunks > row[0]:
+                return _upto(row, chunks)
+        return Size()
 
     def sizes(self) -> list[Size]:
         totals = [self.size(chunks) for chunks in range(self._size + 1)]
@@ -187,10 +190,14 @@ class _Lead:
         self.known: dict[tuple[int, float], int] = {}
         """Estimates, which are the same at every turn."""
         # The output schema is a parameter, and is billed like a part of the prompt.
-        schemas = [value for name, value in self.cache_params if name == "output_format"]
-        first, text, other = 0, sum(map(len, schemas)), 0
-        if any(run.section == "tools" for run in rendered.runs):
-            other += tool_overhead(rendered.wire)
+        first = text = other = 0
+        for name, value in self.cache_params:
+            if name == "output_format":
+                text += len(value)
+        for run in rendered.runs:
+            if run.section == "tools":
+                other = tool_overhead(rendered.wire)
+                break
         self.rows: list[_Row] = []
         for run in self.runs:
             odd = odd_chunks(run.log, run.count, rendered.runs)

@@ -14,7 +14,7 @@ from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
 from support.waiting import PATIENCE
 
-from anaphora.wire.cut_json import closed_json
+from anaphora.wire.broken_json import closed_json
 from anaphora.wire.errors import MAX_ERROR_BYTES
 
 MEGA = 1024 * 1024

@@ -13,8 +13,8 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora import wire as wires
-from anaphora.daemon.facts.fields import known_fields
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.facts.request import known_fields
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.rendered import Plan

@@ -17,7 +17,7 @@ from support.tables import each_row
 from support.waiting import PATIENCE, until
 
 from anaphora.daemon.endpoints.body import parse_object
-from anaphora.daemon.facts import pieces
+from anaphora.daemon.facts import strict_json as pieces
 from anaphora.daemon.facts.strict_json import decode_strict
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.emulator.server import Emulator

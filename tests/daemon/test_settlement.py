@@ -296,7 +296,7 @@ def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
             monkeypatch.setattr(daemon.audit, "call_ended_later", fail)
             monkeypatch.setattr("anaphora.daemon.calls.steps.settle.cost_of_reply", fail)
-            monkeypatch.setattr("anaphora.daemon.calls.conversations.judge", fail)
+            monkeypatch.setattr("anaphora.traffic.matching.judge", fail)
             reply = await daemon.service.complete(daemon.request("anthropic", BODY))
             assert reply.reply.text
             codes = {notice.code for notice in reply.notices}

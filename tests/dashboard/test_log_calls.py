@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from support.waiting import wait_until
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, prune
 from anaphora.audit.envelope import OwnFigures
 from anaphora.audit.log_postgres import PostgresLog
+from anaphora.dashboard.past_calls.schema import APPLICATION, VERSION
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.dashboard.values import CallQuery, View
@@ -333,6 +335,21 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: bytes) -> None:
     log = fill_log(tmp_path / "audit", [envelope(n) for n in range(9)])
     (tmp_path / "dashboard.db").write_bytes(damage)
     source = LogCalls(tmp_path / "dashboard.db", log)
+    source.fill()
+    assert source.overview(ALL).total.calls == 9
+    source.close()
+
+
+def test_a_file_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    """Until then pages show no calls."""
+    log = fill_log(tmp_path / "audit", [envelope(n) for n in range(9)])
+    file = tmp_path / "dashboard.db"
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute(f"PRAGMA application_id={APPLICATION}")
+        database.execute(f"PRAGMA user_version={VERSION - 1}")
+        database.execute("CREATE TABLE calls (seq INTEGER PRIMARY KEY)")
+    source = LogCalls(file, log)
+    assert source.overview(ALL).total.calls == 0
     source.fill()
     assert source.overview(ALL).total.calls == 9
     source.close()

@@ -16,9 +16,8 @@ from support.block_sums import sums_by_block
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage
 from anaphora.audit.envelope import OwnFigures
-from anaphora.dashboard.past_calls.adding import FillState
 from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
-from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS
+from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS, FillState
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, masked
 from anaphora.dashboard.values import CallQuery, View

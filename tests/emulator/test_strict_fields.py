@@ -26,6 +26,7 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from anaphora.emulator.strict import SAMPLING, anthropic, gemini, openai
+from anaphora.wire.gemini import fields as gemini_fields
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -76,10 +77,10 @@ def test_anthropic() -> None:
     assert fields(MessageCountTokensParams) == anthropic.COUNT
     assert fields(BetaCountTokensParams) - anthropic.COUNT == anthropic.BETA_COUNT
     messages = [fields(kind) for kind in members(anthropic_types.MessageParam)]
-    assert set().union(*messages) == anthropic.MESSAGE
+    assert frozenset().union(*messages) == anthropic.MESSAGE
     beta = [fields(kind) for kind in members(anthropic_beta.BetaMessageParam)]
     assert set().union(*beta) - anthropic.MESSAGE == anthropic.BETA_MESSAGE
-    assert fields(anthropic_types.ToolParam) == anthropic.CUSTOM_TOOL
+    assert frozenset(fields(anthropic_types.ToolParam)) == anthropic.CUSTOM_TOOL
     blocks = by_tag(anthropic_types.ContentBlockParam)
     assert blocks == anthropic.BLOCKS
     assert by_tag(anthropic_beta.BetaContentBlockParam).keys() - blocks == anthropic.BETA_BLOCKS
@@ -110,9 +111,9 @@ def test_gemini() -> None:
     source = "".join(inspect.getsource(each) for each in put)
     top = set(re.findall(r"setv\(\s*parent_object,\s*\['(\w+)'", source))
     assert top | {"contents", "generationConfig", "model"} == gemini.TOP
-    assert {camel(name) for name in google_types.Content.model_fields} == gemini.CONTENT
-    assert {camel(name) for name in google_types.Part.model_fields} == gemini.PART
+    assert frozenset(map(camel, google_types.Content.model_fields)) == gemini.CONTENT
+    assert {camel(name) for name in google_types.Part.model_fields} == gemini_fields.PART
     config = {camel(name) for name in google_types.GenerationConfig.model_fields}
     source = "".join(inspect.getsource(each) for each in put[:2])
     config |= set(re.findall(r"setv\(\s*to_object,\s*\['(\w+)'", source))
-    assert config == gemini.GENERATION_CONFIG
+    assert config == gemini_fields.GENERATION_CONFIG

@@ -1,6 +1,7 @@
 """SQLite files: how they are opened, and logs of earlier versions, which `move_log` reads.
 
-`connect_read_only` and `transaction` serve the daemon's store and the sums of the dashboard.
+`connect_read_only`, `transaction` and `RowInsert` serve the daemon's store and the read model of
+past calls.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -51,6 +54,44 @@ def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") ->
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
+
+
+#: Rows that one statement inserts: a statement of each size is prepared once.
+_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
+
+
+class RowInsert:
+    """Inserts many rows into a table with few statements; with a key, adds to the figures of rows
+    that are there. SQLite runs without Python's lock, and a thread that had to take that lock again
+    after every row would wait for a busy event loop each time."""
+
+    def __init__(
+        self,
+        table: str,
+        fields: Sequence[str],
+        key: Sequence[str] = (),
+        *,
+        verb: str = "INSERT",
+        end: str = "",
+    ) -> None:
+        row = f"({', '.join('?' * len(fields))})"
+        if key:
+            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
+            end = f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
+        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
+        self._sql = {size: f"{begin}{', '.join([row] * size)} {end}" for size in _SIZES}
+
+    def statements(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+        """With their values."""
+        at = 0
+        for size in _SIZES:
+            while len(rows) - at >= size:
+                yield self._sql[size], list(chain.from_iterable(rows[at : at + size]))
+                at += size
+
+    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        for sql, values in self.statements(rows):
+            database.execute(sql, values)
 
 
 class MovedLog(msgspec.Struct, frozen=True, kw_only=True):

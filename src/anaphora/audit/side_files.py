@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 import msgspec
 from blake3 import blake3
@@ -60,12 +61,26 @@ class WriterLock:
         file.write(b"%d\n" % os.getpid())
         file.flush()
         self._file = file
+        _held.add(self)
 
     def release(self) -> None:
         """In a forked process, where the lock is the parent's, this only closes its file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+#: Locks that a forked process has to give up: it would hold them when the parent has ended.
+_held: WeakSet[WriterLock] = WeakSet()
+
+
+def _forget_locks() -> None:
+    for lock in _held:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def is_locked(log: Path) -> bool:

@@ -14,8 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
-from weakref import WeakSet
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,8 +33,8 @@ from .envelope import (
     StopRow,
 )
 from .group_commit import GroupCommit
-from .log_file import Recovered
-from .log_postgres import ChainClosed, CommitUnknown, PostgresLog
+from .log_file import FileStore
+from .log_postgres import ChainClosed, CommitUnknown, PostgresLog, PostgresLogStore
 from .side_files import WriterLock, write_anchor
 
 replace = msgspec.structs.replace
@@ -53,17 +52,8 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 """Makes a row: in the thread, so that the call does not wait for it."""
 
 
-class LogStore(Protocol):
-    """Where rows are kept: `FileStore` or `PostgresLogStore`."""
-
-    @property
-    def path(self) -> Path | PostgresLog: ...
-    def open(self) -> Recovered: ...
-    def segment_due(self, now: float) -> int: ...
-    def append(self, lines: Sequence[bytes], segment: int = 0) -> None: ...
-    def boundaries(self, before: float) -> tuple[Boundary, ...]: ...
-    def remove(self, boundaries: Sequence[Boundary]) -> None: ...
-    def close(self) -> None: ...
+LogStore: TypeAlias = FileStore | PostgresLogStore
+"""Where rows are kept."""
 
 
 class AuditError(msgspec.Struct, frozen=True):
@@ -146,7 +136,6 @@ class LogWriter:
         )
 
     def start(self) -> None:
-        _running.add(self)
         self._commits.start()
 
     @property
@@ -379,29 +368,12 @@ class LogWriter:
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
 
-    def forget_lock(self) -> None:
-        """For a forked process, which would hold the lock when the parent has ended."""
-        if self._lock is not None:
-            self._lock.release()
-
     def _release(self) -> None:
         try:
             self.store.close()
         finally:
-            self.forget_lock()
-
-
-#: Writers whose lock a forked process has to give up.
-_running: WeakSet[LogWriter] = WeakSet()
-
-
-def _forget_locks() -> None:
-    for writer in _running:
-        writer.forget_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
+            if self._lock is not None:
+                self._lock.release()
 
 
 def _message(problem: BaseException) -> str:

@@ -27,7 +27,6 @@ from anaphora.audit.reading import (
     update_anchor,
 )
 from anaphora.audit.reading import verify as verify_log
-from anaphora.dashboard.past_calls.memory import report as report_of
 from anaphora.errors import (
     AnchorMismatch,
     ChainBroken,
@@ -286,6 +285,8 @@ def report(log: AnyLog, as_json: bool, html: Path | None, **filters: Any) -> Non
             raise click.UsageError("--html writes one report: leave --json out")
         _write_report(log, wanted, html)
         return
+    from anaphora.dashboard.past_calls.memory import report as report_of
+
     with row_progress("reading") as progress:
         made = report_of(call for _, call in tracked(calls(log, wanted), progress))
     print_report(made, report_lines(made), as_json=as_json)

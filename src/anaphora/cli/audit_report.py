@@ -12,9 +12,6 @@ import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.reading import VerifiedChains, VerifiedLog
-from anaphora.dashboard.past_calls.adding import NO_LABEL
-from anaphora.dashboard.past_calls.memory import AuditReport
-from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
@@ -23,6 +20,8 @@ from .terminal import Line, Rows, print_report, table
 
 if TYPE_CHECKING:
     from anaphora.audit.log_postgres import PostgresLog
+    from anaphora.dashboard.past_calls.memory import AuditReport
+    from anaphora.dashboard.past_calls.sums import CallTotals
     from anaphora.dashboard.what_if import TtlChoice, WhatIf
 
 #: Rows of one table; --json has them all.
@@ -127,6 +126,8 @@ def block_table(call: AuditEnvelope) -> Rows:
 
 
 def report_lines(report: AuditReport) -> Iterator[Line]:
+    from anaphora.dashboard.past_calls.adding import NO_LABEL
+
     total = report.total
     if not total.calls:
         yield "no calls"

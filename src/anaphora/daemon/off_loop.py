@@ -3,8 +3,8 @@
     facts = await off_loop.run(app.id, lambda: read_facts(...))
 
 A thread lets others run between two steps of Python, and not within one call of a C library: what
-runs here works on a body by pieces, none of which takes long (see `facts.pieces`). One piece of
-work of each app runs at a time, so that an app with many large bodies delays its own.
+runs here works on a body by pieces, none of which takes long (see `facts.strict_json`). One piece
+of work of each app runs at a time, so that an app with many large bodies delays its own.
 """
 
 from __future__ import annotations

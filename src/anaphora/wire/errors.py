@@ -19,7 +19,7 @@ from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
-from .cut_json import closed_json
+from .broken_json import closed_json
 from .error_details import inner_message, shown_fields
 from .reading import DECODE_ERRORS
 from .response_headers import request_id_in, reset_after, retry_after

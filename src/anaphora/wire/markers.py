@@ -36,15 +36,10 @@ INNER_LEVELS = 16
 class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """Where the requests of a wire take markers (`wire.splice`)."""
 
-    field: str
-    """The member that marks a block, in the wire's own markers."""
     contents: tuple[str, ...] = ("content",)
     """The lists of blocks in a message: the first that the message has counts."""
     joined: str = ""
     """The one among them whose blocks are one chunk: its marker goes into the last block."""
-    inner: tuple[str, ...] = ()
-    """The members of a block that hold others, as `split` writes them anew: an inner block may
-    carry a marker, but for the objects in the last of these members."""
     text: bytes
     """A text block up to its text."""
     message: bytes = b""
@@ -65,19 +60,15 @@ ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 #: The wires whose blocks carry markers.
 MARKER_PLACES = {
     "anthropic": MarkerPlaces(
-        field="cache_control",
-        inner=("content", "source"),
         text=b'{"type":"text","text":',
         automatic="cache_control",
     ),
     "openai_chat": MarkerPlaces(
-        field="prompt_cache_breakpoint",
         text=b'{"type":"text","text":',
         key=CACHE_KEY,
         only_marks=ONLY_MARKS,
     ),
     "openai_responses": MarkerPlaces(
-        field="prompt_cache_breakpoint",
         contents=("content", "output"),
         joined="output",
         text=b'{"type":"input_text","text":',

@@ -77,7 +77,7 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
 
 
-class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     mode: str
     ttl: str | None = None
 
@@ -90,7 +90,13 @@ def take_breakpoint(
 ) -> tuple[bool, Ttl | None, Extras | None]:
     """Takes the breakpoint out of a part: whether there was one, its TTL (None: the request's), and
     its unknown fields."""
-    raw = members.pop("prompt_cache_breakpoint", None)
+    return marker_in(members.pop("prompt_cache_breakpoint", None), path, wire, fail)
+
+
+def marker_in(
+    raw: msgspec.Raw | None, path: str, wire: str, fail: ErrorFactory = request_error
+) -> tuple[bool, Ttl | None, Extras | None]:
+    """The same for a breakpoint that was taken out of the part at that path."""
     if raw is None or bytes(raw) == b"null":
         return False, None, None
     path = f"{path}.prompt_cache_breakpoint"

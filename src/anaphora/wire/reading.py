@@ -32,7 +32,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest, Parse
 from anaphora.values import Conversation, Extras, Message, Part, Role
 from anaphora.values.fields import FrozenExtras
 
-from .surrogates import lone_surrogate
+from .broken_json import lone_surrogate
 
 T = TypeVar("T")
 P = ParamSpec("P")

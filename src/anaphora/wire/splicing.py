@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.errors import InvalidRequest
@@ -25,7 +26,14 @@ from anaphora.values import TTL_SECONDS, Notice, Ttl
 
 from .body_memory import DecodedBody
 from .markers import INNER_LEVELS, MARKER_PLACES, MarkerPlaces
-from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
+from .reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_members,
+    decode_text,
+    encode_members,
+    request_error,
+)
 from .spans import (
     ByteSpan,
     MemberSpan,
@@ -113,7 +121,9 @@ class _Splicing:
         self._dialect = dialect
         self._notices = notices
         own = None if dialect is None else dialect.markers
-        self._names = (places.field,) if not own else tuple({n for m in own.values() for n in m})
+        self._table = wires.table(rendered.wire)
+        marker = (self._table.marker,)
+        self._names = marker if not own else tuple({n for m in own.values() for n in m})
         """The members of a marker."""
         self._edits: list[tuple[int, int, bytes]] = []
         self._root: dict[str, MemberSpan] | None = None
@@ -283,16 +293,19 @@ class _Splicing:
         """The size of a block as it stands in a chunk, and the blocks inside it at all levels: the
         offset of the end of each."""
         body, found = self._body, list[tuple[int, ByteSpan]]()
+        members = member_spans(body, block, "$")
+        holders = self._holders(members) if is_block else {"content": "content"}
         size = 1
-        for name, span in member_spans(body, block, "$").items():
+        for name, span in members.items():
             if is_block and name in self._names:
                 continue
             size += len(string(name)) + 1
-            values = self._inner_values(name, span) if level < INNER_LEVELS else None
+            place = holders.get(name) if level < INNER_LEVELS else None
+            values = None if place is None else self._inner_values(name == place, span)
             if values is None:
                 size += span.end - span.start + 1
                 continue
-            listed, holds_blocks = body[span.start] == _OPEN_LIST, name != self._places.inner[-1]
+            listed, holds_blocks = body[span.start] == _OPEN_LIST, name == place
             size += listed
             for value in values:
                 if body[value.start] != _OPEN_OBJECT:
@@ -306,14 +319,20 @@ class _Splicing:
             size += listed + (not values)
         return max(size, 2), found
 
-    def _inner_values(self, name: str, span: MemberSpan) -> list[ByteSpan] | None:
-        """The values of a member that holds other blocks; None for any other."""
-        first, inner = self._body[span.start], self._places.inner
-        if name not in inner or first not in (_OPEN_LIST, _OPEN_OBJECT):
-            return None
+    def _holders(self, members: dict[str, MemberSpan]) -> dict[str, str]:
+        """The members of a block that hold others, with where they hold them."""
+        span, kind = members.get("type"), ""
+        if span is not None and is_text(self._body, span.value):
+            kind = decode_text(self._body[span.start : span.end])
+        row = self._table.blocks.get(kind, self._table.other)
+        return {place.partition(".")[0]: place for place in row.inside}
+
+    def _inner_values(self, lists: bool, span: MemberSpan) -> list[ByteSpan] | None:
+        """The values of a member that holds other blocks, in a list or one; None for any other."""
+        first = self._body[span.start]
         if first == _OPEN_OBJECT:
             return [span.value]
-        return None if name == inner[-1] else self._elements(span.value, "$")
+        return self._elements(span.value, "$") if first == _OPEN_LIST and lists else None
 
     def _bare_size(self, block: ByteSpan) -> int:
         """The size of a block without white space and markers."""

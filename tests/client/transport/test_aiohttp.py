@@ -18,7 +18,7 @@ from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport.connections import Destination
 from anaphora.client.transport.errors import read_proxy
 
-#: Which of its attributes are used in `client/transport/over_aiohttp`.
+#: Which of its attributes are used in `client/transport`.
 LEANT_ON: dict[type, str] = {
     aiohttp.TCPConnector: "connect close",
     connector.Connection: "protocol transport release close",

@@ -33,10 +33,10 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire.openai import SystemRoles
+from anaphora.wire.openai_chat.fields import TABLE
 from anaphora.wire.openai_chat.messages import assistant_message, encode_part
 from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
-from anaphora.wire.openai_chat.types import MARKABLE
 from anaphora.wire.reading import request_error
 
 PNG = Bytes(b"\x89PNG", "image/png")
@@ -381,7 +381,7 @@ def test_a_malformed_part_names_the_field(data: bytes, path: str) -> None:
 def test_markable_parts_are_the_rules_tables() -> None:
     """The wire and the catalog agree on the parts that may carry a breakpoint."""
     markable = set(rules("openai", "gpt-5.6").markable.value)
-    assert markable >= MARKABLE
+    assert markable >= {kind for kind, row in TABLE.blocks.items() if row.markable}
     kinds: dict[Any, Kind] = {type(p): encode_part(p, [], "user")[0] for p, _ in ENCODED}
     assert kinds[Document] is Kind.DOCUMENT
     assert kinds[Audio] is Kind.AUDIO

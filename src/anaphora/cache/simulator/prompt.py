@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from hashlib import sha256
-from itertools import accumulate, takewhile
 from typing import Any
 
 from blake3 import blake3
@@ -205,10 +204,15 @@ class LeadingRuns:
 
     def __init__(self, runs: tuple[ChunkRun, ...]) -> None:
         """`runs` are all of a prompt."""
-        self.runs = tuple(takewhile(lambda run: run.section != "messages", runs))
-        *firsts, self.count = accumulate((run.count for run in self.runs), initial=0)
-        self.placed = list(zip(self.runs, firsts, strict=True))
+        self.count = 0
+        self.placed: list[tuple[ChunkRun, int]] = []
         """The runs, and the first position of each."""
+        for run in runs:
+            if run.section == "messages":
+                break
+            self.placed.append((run, self.count))
+            self.count += run.count
+        self.runs = runs[: len(self.placed)]
         self.keys: list[bytes] = []
         """Those of all blocks, once they were needed."""
         self.candidates: Any = None

@@ -114,7 +114,7 @@ def check_prompt(
 
 def is_granted(name: str, patterns: Collection[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    if "[" not in name and name in patterns:
+    if "*" in patterns or ("[" not in name and name in patterns):
         return True
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
-from anaphora.daemon.facts.pieces import decode_pieces
-from anaphora.daemon.facts.strict_json import SHOWN, decode_strict, rejected
+from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_strict, rejected
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import TooLarge
 from anaphora.serving.exchange import HttpExchange

@@ -48,9 +48,8 @@ _STARTS = tuple(
 )
 
 
-def face_of(wire: str) -> Face:
-    """The face of a wire, a name of `wire.WIRES`."""
-    return FACES[wire]
+face_of = FACES.__getitem__
+"""The face of a wire, a name of `wire.WIRES`."""
 
 
 def serves(path: str) -> bool:

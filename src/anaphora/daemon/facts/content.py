@@ -1,26 +1,46 @@
 """What the messages of a request hold besides text: media, files and other stored objects, tools.
 
-Most requests hold only text and tool calls: a typed decoder finds that out, and only others are
-decoded in full.
+Most requests hold only text and tool calls: a typed decoder, made from the wire's table, finds that
+out, and only other messages are decoded in full and walked.
+
+Text is billed by its bytes, media by what they show. So the bytes of a medium are excepted from the
+text of a request, but only where this wire shows it to the model: anywhere else its data may be
+billed as text. Excepted bytes are spans of the body that do not overlap.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+import functools
+from typing import Any, cast, get_args
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
-from anaphora.wire.gemini.types import camel
-from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    decode_elements,
+    decode_reason,
+    request_error,
+)
+from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
 
-from .handles import is_stored_reasoning
-from .media import InlineSpan, MediaCounts, SpanFinder, first_place, next_place, shown_data
+from .handles import GEMINI_FILE, owned_objects
+from .request import InlineSpan, MediaCounts, are_plain, is_plain
 from .tools import FoundTools, read_tool
+
+#: How much of a text is looked for; what follows is compared. Shorter texts are not excepted.
+_BEGIN = 64
+#: Members that hold an address, or the medium itself as a data URL.
+_ADDRESSES = frozenset({"url", "image_url", "video_url"})
+#: Blocks and items that define tools.
+_DEFINING = frozenset({"tool_addition", "additional_tools", "tool_search_output"})
+#: The lifetime of a marker without one, by the member that it is.
+_DEFAULT_TTLS: dict[str, Ttl] = {"cache_control": "5m", "prompt_cache_breakpoint": "30m"}
+
+_encode = msgspec.json.Encoder().encode
 
 
 class RequestContent:
@@ -29,7 +49,7 @@ class RequestContent:
     __slots__ = ("_counts", "_spans", "cache_ttls", "changes_tools", "handles", "tools", "unknown")
 
     def __init__(self) -> None:
-        self._counts = {"images": 0, "documents": 0, "audio": 0}
+        self._counts: dict[Medium, int] = {"images": 0, "documents": 0, "audio": 0}
         self._spans: list[InlineSpan] = []
         self.handles: list[tuple[str, HandleKind, str]] = []
         """Fields, kinds and ids."""
@@ -43,9 +63,13 @@ class RequestContent:
     def media(self) -> MediaCounts:
         return MediaCounts(**self._counts, spans=tuple(self._spans))
 
-    def add(self, kind: str) -> None:
-        """Counts one of that kind."""
-        self._counts[kind] += 1
+    def add(self, kind: Medium, number: int = 1) -> None:
+        """Counts some of that kind."""
+        self._counts[kind] += number
+
+    def add_stored(self, value: Any, path: str) -> None:
+        """Adds the stored objects that a value names."""
+        self.handles += owned_objects(value, path)
 
     def except_span(self, span: InlineSpan | None) -> None:
         """Excepts the bytes of a medium from the text."""
@@ -53,149 +77,14 @@ class RequestContent:
             self._spans.append(span)
 
 
-# ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
-#
-# The types below take nothing else: content that they decode holds only text and tool calls.
-
-
-class _Block(msgspec.Struct, gc=False):
-    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
-    content: str | list[_Block] | None = None
-    """Of a tool result."""
-
-
-class _BlockMessage(msgspec.Struct, gc=False):
-    content: str | list[_Block] | None = None
-
-
-class _ChatPart(msgspec.Struct, gc=False):
-    type: Literal["text", "refusal", "thinking"]
-
-
-class _ChatMessage(msgspec.Struct, gc=False):
-    content: str | list[_ChatPart] | None = None
-    audio: None = None
-
-
-class _ItemPart(msgspec.Struct, gc=False):
-    type: Literal["input_text", "output_text", "refusal", "reasoning_text", "summary_text"]
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: Literal[
-        "message",
-        "function_call",
-        "function_call_output",
-        "reasoning",
-        "custom_tool_call",
-        "custom_tool_call_output",
-    ] = "message"
-    content: str | list[_ItemPart] | None = None
-    output: str | list[_ItemPart] | None = None
-    role: str | None = None
-    encrypted_content: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _FunctionResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    id: str | None = None
-    response: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Part(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    text: str | None = None
-    functionCall: msgspec.Raw = msgspec.Raw(b"null")
-    functionResponse: _FunctionResponse | None = None
-    thought: bool | None = None
-    thoughtSignature: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Content(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    parts: list[_Part] | None = None
-
-
-class _OllamaMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    content: str | None = None
-    thinking: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw(b"null")
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-    images: None = None
-
-
-#: The decoders of plain content, by wire and field.
-_PLAIN: dict[tuple[str, str], Callable[[bytes | msgspec.Raw], Any]] = {
-    place: msgspec.json.Decoder(kind).decode
-    for place, kind in {
-        ("anthropic", "messages"): list[_BlockMessage],
-        ("anthropic", "system"): str | list[_Block] | None,
-        ("openai_chat", "messages"): list[_ChatMessage],
-        ("openai_responses", "input"): str | list[_Item] | None,
-        ("openai_responses", "instructions"): str | list[_Item] | None,
-        ("gemini", "contents"): list[_Content] | _Content,
-        ("gemini", "systemInstruction"): _Content | None,
-        ("ollama", "messages"): list[_OllamaMessage],
-    }.items()
-}
-
-
-# ── Everything else ──────────────────────────────────────────────────────────────────────────────
-
-#: Data of the app's own tools, which providers do not interpret, by the type or field around it.
-_OPAQUE = {
-    "tool_use": "input",
-    "server_tool_use": "input",
-    "mcp_tool_use": "input",
-    "custom_tool_call": "input",
-    "functionCall": "args",
-    "functionResponse": "response",
-    "function": "arguments",
-}
-#: Sources that an answer named: the provider does not open them again.
-_CITED = frozenset({"annotations", "citations", "results", "logprobs"})
-_RESULTS = frozenset({"code_execution_output", "bash_code_execution_output"})
-#: Fields through which blocks are reached.
-_BLOCKS = frozenset({"", "content", "output", "parts", "source"})
-_TOOL_CHANGES = frozenset({"tool_addition", "tool_removal", "additional_tools"})
-_IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "screenshot"})
-_AUDIO = frozenset({"input_audio", "audio", "audio_url"})
-_FILES = frozenset({"document", "file", "input_file", "video", "video_url", "input_video"})
-#: Blocks and items that are billed as the text that they hold, beside those above.
-_TEXTS = frozenset(
-    """text tool_use tool_result thinking redacted_thinking search_result server_tool_use
-    web_search_tool_result web_search_result web_fetch_tool_result code_execution_tool_result
-    bash_code_execution_tool_result text_editor_code_execution_tool_result tool_search_tool_result
-    tool_reference container_upload mcp_tool_use mcp_tool_result mcp_tool_listing
-    advisor_tool_result compaction fallback refusal input_text output_text reasoning_text
-    summary_text message reasoning function_call function_call_output custom_tool_call
-    custom_tool_call_output file_search_call computer_call computer_call_output web_search_call
-    tool_search_call tool_search_output configuration_update image_generation_call
-    code_interpreter_call local_shell_call local_shell_call_output shell_call shell_call_output
-    apply_patch_call apply_patch_call_output mcp_list_tools mcp_approval_request
-    mcp_approval_response mcp_call compaction_trigger item_reference program
-    program_output""".split()
-)
-_KNOWN = _TEXTS | _RESULTS | _TOOL_CHANGES | _IMAGES | _AUDIO | _FILES
-#: The members of Gemini's parts.
-_PARTS = frozenset(
-    """codeExecutionResult executableCode fileData functionCall functionResponse inlineData
-    mediaResolution partMetadata text thought thoughtSignature toolCall toolResponse
-    videoMetadata""".split()
-)
-_GEMINI_MEDIA = {"image": "images", "text": "documents", "application": "documents"}
-#: A file of Google's file store, by its address or name.
-_GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
-
-
 def holds_content(wire: str, name: str) -> bool:
     """Whether a field of a request holds messages or system text."""
-    return (wire, name) in _PLAIN
+    table = wires.table(wire)
+    return name == table.messages or (name == table.system and bool(name))
 
 
 def scan_content(
-    wire: str,
+    table: RequestTable,
     name: str,
     raw: msgspec.Raw,
     found: RequestContent,
@@ -203,186 +92,209 @@ def scan_content(
 ) -> None:
     """Adds what a field with content holds besides text and tool calls. `elements` are those of
     one of the fields: the ones that are known to be plain are not read again."""
+    wire = table.wire
     if elements is None or elements.name != name:
-        if _is_plain(wire, name, raw):
+        if is_plain(wire, name, raw):
             return
+        is_list = name == table.messages and bytes(memoryview(raw)[:1]) == b"["
+        raws = decode_elements(raw) if is_list else None
     elif are_plain(wire, elements):
         return
+    else:
+        raws = elements.raws
+    if raws is None:
+        values = _decode(raw, name)
+    else:
+        values = [None if is_plain(wire, "", each) else _decode(each, name) for each in raws]
+    _ContentScan(table, name, raw, found).scan(values)
+
+
+def _decode(raw: msgspec.Raw, name: str) -> Any:
     try:
-        value = msgspec.json.decode(raw)
+        return msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), f"$.{name}") from None
-    rename, note = _NAMES.get(wire), _NOTES.get(wire, _note_typed)
-    finder = SpanFinder(name, raw)
-    # Taken from the end: what stands first is read first.
-    stack: list[tuple[str, str, Any, str]] = [(name, "", value, first_place(wire, name))]
-    while stack:
-        path, field, item, place = stack.pop()
-        if isinstance(item, list):
-            stack += [
-                (
-                    f"{path}[{index}]",
-                    field,
-                    item[index],
-                    "" if isinstance(item[index], list) else place,
-                )
-                for index in range(len(item) - 1, -1, -1)
-            ]
-        elif isinstance(item, dict):
-            if rename is not None:
-                item = _renamed(item, rename, path)
-            kind = item.get("type")
-            kind = kind if isinstance(kind, str) else ""
-            note(path, field, kind, item, found)
-            for data in shown_data(wire, place, kind, item):
-                found.except_span(finder.find(data))
-            if isinstance(marker := item.get("cache_control"), dict):
-                found.cache_ttls.add("1h" if marker.get("ttl") == "1h" else "5m")
-            opaque = _OPAQUE.get(kind or field)
-            children = [
-                (f"{path}.{key}", key, each, next_place(wire, place, kind, item, key))
-                for key, each in item.items()
-                if key != opaque and key not in _CITED and isinstance(each, (dict, list))
-            ]
-            stack += reversed(children)
 
 
-def are_plain(wire: str, elements: ListElements) -> bool:
-    """Whether messages hold only text and tool calls; those that are known to are not read."""
-    count = len(elements.raws)
-    if elements.plain < count:
-        if not _is_plain(wire, elements.name, elements.joined(elements.plain)):
-            return False
-        elements.plain = count
-    return True
+@functools.cache
+def _known_types() -> dict[str, BlockType]:
+    """The types of blocks of all wires: some providers accept those of others."""
+    return {kind: row for name in wires.WIRES for kind, row in wires.table(name).blocks.items()}
 
 
-def _is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
-    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
-    try:
-        plain = _PLAIN[wire, name](raw)
-    except DECODE_ERRORS:
-        return False
-    is_whole = _WHOLE.get((wire, name))
-    return is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain))
+class _ContentScan:
+    """Walks the messages of one field, or its system text."""
+
+    def __init__(
+        self, table: RequestTable, name: str, raw: msgspec.Raw, found: RequestContent
+    ) -> None:
+        self._own = table
+        blocks = {**_known_types(), **table.blocks}
+        self._walk = Walk(msgspec.structs.replace(table, blocks=blocks), VALUES)
+        self._name = name
+        self._found = found
+        self._finder = SpanFinder(name, raw)
+
+    def scan(self, values: Any) -> None:
+        self._found.add_stored(values, self._name)
+        is_system = self._name == self._own.system
+        if is_system and isinstance(values, list) and not self._own.items:
+            for block in self._walk.section(values, self._name):
+                self._block(block, shown=False)
+            return
+        for index, value in enumerate(values if isinstance(values, list) else [values]):
+            if value is None or isinstance(value, str):
+                continue
+            message = self._walk.message(value, f"{self._name}[{index}]")
+            roles = self._own.media_roles
+            role = VALUES.text(message.members.get("role"))
+            shown = not is_system and (roles is None or role in roles)
+            self._block(message, shown=shown, is_message=not self._own.items)
+            if not isinstance(value, dict):
+                self._loose(value)
+
+    def _block(self, block: WalkedBlock, *, shown: bool, is_message: bool = False) -> None:
+        found, row, members = self._found, block.row, block.members
+        if not is_message:
+            shown = shown and (block.type in self._own.blocks or self._own.classify is not None)
+            self._note(block)
+        elif isinstance(members.get("audio"), dict) and "id" in members["audio"]:
+            found.add("audio")  # the sound of an earlier answer
+        elif row.medium is not None:
+            listed = members.get(row.data[0])
+            if listed:
+                found.add(row.medium, len(listed) if isinstance(listed, list) else 1)
+        if shown:
+            for data in _shown_data(block):
+                found.except_span(self._finder.find(data))
+        if isinstance(block.marker, dict):
+            found.cache_ttls.add(_ttl(block.marker, self._own.marker))
+        understood = {place.partition(".")[0] for place in (*row.inside, *row.data)}
+        for inner in self._walk.inner(block):
+            if isinstance(inner.raw, list):
+                self._loose(inner.raw)
+            else:
+                is_shown = row.shows is None or inner.type in row.shows
+                self._block(inner, shown=shown and is_shown)
+        for name, value in members.items():
+            if isinstance(value, (dict, list)) and name not in understood | row.opaque:
+                self._loose(value)
+
+    def _note(self, block: WalkedBlock) -> None:
+        """Counts media, and adds the tools that a block defines."""
+        found, row, kind, members = self._found, block.row, block.type, block.members
+        known, is_listed = self._own.other.members, block.path.endswith("]")
+        if known is not None and not members.keys() <= known:
+            found.add("documents")  # a new kind of part: it may be anything
+        elif known is None and kind and kind not in self._walk.table.blocks and is_listed:
+            found.add("documents")  # a new kind of block: it may be anything
+        if row.medium == "documents" and _is_text_source(members.get("source")):
+            pass
+        elif row.medium is not None:
+            found.add(row.medium)
+        elif kind == "image_generation_call" and members.get("result"):
+            found.add("images")
+        if row.changes_tools:
+            found.changes_tools = True
+        if kind in _DEFINING:
+            tools = members.get("tools") or members.get("tool") or []
+            for tool in tools if isinstance(tools, list) else [tools]:
+                read_tool(self._own, block.path, tool, found.tools)
+        if isinstance(members.get("fileData"), dict) and self._own.classify is not None:
+            self._address(members["fileData"])
+            if "inlineData" in members:
+                found.add("audio")  # both in one part: either may be read
+
+    def _address(self, file: dict[str, Any]) -> None:
+        """A file: of Google's file store, of a bucket, or at a public address."""
+        uri = file.get("fileUri", file.get("file_uri"))
+        if not isinstance(uri, str) or GEMINI_FILE.fullmatch(uri) is not None:
+            return
+        if not uri.lower().startswith(("http://", "https://")):
+            self._found.unknown.append("fileData.fileUri")  # the operator's account can read it
+
+    def _loose(self, value: Any) -> None:
+        """Counts what may be media where no block is expected."""
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, list):
+                stack += item
+            elif isinstance(item, dict):
+                kind = item.get("type")
+                row = _known_types().get(kind) if isinstance(kind, str) else None
+                if row is not None and row.medium is not None:
+                    self._found.add(row.medium)
+                skipped = frozenset() if row is None else row.opaque
+                stack += [each for name, each in item.items() if name not in skipped]
 
 
-def _is_whole(item: _Item) -> bool:
-    """Whether an item is in the request, and not only its id."""
-    if item.type == "message":
-        return item.role is not None
-    return item.type != "reasoning" or bytes(item.encrypted_content) not in (b"null", b'""')
+def _is_text_source(source: Any) -> bool:
+    """Whether the source of a document is text in the body, whose images are counted by themselves,
+    or the origin of a search result."""
+    if isinstance(source, dict):
+        return source.get("type") in ("text", "content")
+    return isinstance(source, str)
 
 
-#: What else the elements of plain content must be.
-_WHOLE: dict[tuple[str, str], Callable[[_Item], bool]] = {
-    ("openai_responses", "input"): _is_whole,
-    ("openai_responses", "instructions"): _is_whole,
-}
+def _ttl(marker: dict[str, Any], field: str) -> Ttl:
+    for ttl in get_args(Ttl):
+        if marker.get("ttl") == ttl:
+            return cast(Ttl, ttl)
+    return _DEFAULT_TTLS.get(field, "5m")
 
 
-def _renamed(item: dict[str, Any], rename: Callable[[str], str], path: str) -> dict[str, Any]:
-    """The members under the names that the provider reads them by."""
-    renamed = {rename(key): each for key, each in item.items()}
-    if len(renamed) < len(item):
-        raise request_error("a member is given under two names", f"$.{path}")
-    return renamed
+def _shown_data(block: WalkedBlock) -> list[str]:
+    """The base64 or data URLs of a block."""
+    source = block.members.get("source")
+    if isinstance(source, dict) and source.get("type") != "base64":
+        return []
+    for path in block.row.data:
+        value: Any = block.members
+        for step in path.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+        if isinstance(value, list):
+            return [each for each in value if isinstance(each, str)]
+        if isinstance(value, str) and (
+            path.rpartition(".")[2] not in _ADDRESSES or value.startswith("data:")
+        ):
+            return [value]
+    return []
 
 
-def _is_item_id(field: str, kind: str, item: dict[str, Any]) -> bool:
-    """Whether an item of Responses holds nothing but the id of a stored one."""
-    if not item.get("id"):
-        return False
-    if kind == "reasoning":
-        return is_stored_reasoning(item)
-    return not kind and not field and not item.get("role")
+class SpanFinder:
+    """Finds the texts of a field in its bytes, each behind the one before it."""
 
+    def __init__(self, field: str, raw: msgspec.Raw) -> None:
+        self._field = field
+        self._source = raw
+        self._raw: bytes | None = None
+        self._position = 0
 
-def _note_typed(
-    path: str, field: str, kind: str, item: dict[str, Any], found: RequestContent
-) -> None:
-    """Notes what an object with a `type` is."""
-    if kind in _IMAGES:
-        found.add("images")
-    elif kind in _AUDIO:
-        found.add("audio")
-    elif kind in _FILES:
-        _note_file(item, found)
-    elif kind == "image_generation_call" and item.get("result"):
-        found.add("images")
-    elif _is_item_id(field, kind, item):
-        found.handles.append((f"{path}.id", "item", str(item["id"])))
-    elif kind in _TOOL_CHANGES:
-        found.changes_tools = True
-    elif kind in ("item_reference", "image_generation_call"):
-        found.handles.append((f"{path}.id", "item", str(item.get("id"))))
-    elif kind and kind not in _KNOWN and field in _BLOCKS and path.endswith("]"):
-        found.add("documents")  # a new kind of block: it may be anything
-    if kind in ("tool_addition", "additional_tools", "tool_search_output"):
-        tools = item.get("tools") or item.get("tool") or []
-        for tool in tools if isinstance(tools, list) else [tools]:
-            read_tool(path, tool, found.tools)
-    if kind not in _RESULTS:
-        _note_ids(path, item, found)
-    if field == "audio" and "id" in item:
-        # The sound of an earlier answer.
-        found.handles.append((f"{path}.id", "response", str(item["id"])))
-        found.add("audio")
+    def find(self, text: str) -> InlineSpan | None:
+        """The next place of this text, behind the last one that was found; None for a short text,
+        or one that is written in another way: it may be billed as text."""
+        if len(text) < _BEGIN:
+            return None
+        if self._raw is None:
+            self._raw = bytes(self._source)
+        # Base64 is written as it is, and copied faster so.
+        written = text.encode() if '"' not in text and "\\" not in text else _encode(text)[1:-1]
+        span = self._find(self._raw, written)
+        if span is None and (other := _encode(text)[1:-1]) != written:
+            written = other
+            span = self._find(self._raw, written)
+        if span is None and b"/" in written:  # some writers escape it
+            span = self._find(self._raw, written.replace(b"/", b"\\/"))
+        return span
 
-
-def _note_gemini(
-    path: str, field: str, _: str, item: dict[str, Any], found: RequestContent
-) -> None:
-    """Bytes in the request, or a file: of Google's file store, of a bucket, or at a public
-    address."""
-    if field == "parts" and not _PARTS.issuperset(item):
-        found.add("documents")  # a new kind of part: it may be anything
-    if field not in ("inlineData", "fileData"):
-        return
-    medium = str(item.get("mimeType") or "").partition("/")[0].lower()
-    # A video has a sound track; a file without a type may be one.
-    found.add(_GEMINI_MEDIA.get(medium, "audio"))
-    uri = item.get("fileUri")
-    if not isinstance(uri, str):
-        return
-    if (stored := _GEMINI_FILE.fullmatch(uri)) is not None:
-        found.handles.append((f"{path}.fileUri", "file", stored[1]))
-    elif not uri.lower().startswith(("http://", "https://")):
-        found.unknown.append("fileData.fileUri")  # a bucket that the operator's account can read
-
-
-def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: RequestContent) -> None:
-    images = item.get("images")
-    for _image in images if isinstance(images, list) else [images] if images else ():
-        found.add("images")
-
-
-#: How a provider reads the names of members, where not as they are written: Gemini takes
-#: snake_case, Ollama any case.
-_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.casefold}
-_Note: TypeAlias = Callable[[str, str, str, dict[str, Any], RequestContent], None]
-_NOTES: dict[str, _Note] = {"gemini": _note_gemini, "ollama": _note_ollama}
-
-
-def _note_ids(path: str, item: dict[str, Any], found: RequestContent) -> None:
-    for key, object_kind in _IDS.items():
-        value = item.get(key)
-        for id in value if isinstance(value, list) else [value]:
-            if isinstance(id, str):
-                found.handles.append((f"{path}.{key}", object_kind, id))
-
-
-_IDS: dict[str, HandleKind] = {
-    "file_id": "file",
-    "file_ids": "file",
-    "container_id": "container",
-}
-
-
-def _note_file(item: dict[str, Any], found: RequestContent) -> None:
-    source = item.get("source")
-    if isinstance(source, dict) and source.get("type") in ("text", "content"):
-        return  # text in the body; the images in it are counted by themselves
-    if isinstance(source, str):
-        return  # the origin of a search result
-    found.add("documents")
+    def _find(self, raw: bytes, written: bytes) -> InlineSpan | None:
+        begin = b'"' + written[:_BEGIN]
+        start = raw.find(begin, self._position) + 1
+        while start > 0:
+            end = start + len(written)
+            if raw.startswith(b'"', end) and raw.startswith(written, start):
+                self._position = end + 1
+                return InlineSpan(self._field, start, end)
+            start = raw.find(begin, start) + 1
+        return None

@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.daemon.store import HandleKind
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
@@ -27,9 +26,18 @@ from anaphora.wire.reading import (
 )
 
 from .content import RequestContent, holds_content, scan_content
-from .fields import ALWAYS_READ, KnownFields, known_fields
-from .media import MediaCounts
-from .request import HandleRef, Named, RequestFacts, facts_before, remember_facts
+from .handles import ID_NAMES, owned_objects, stored_objects
+from .request import (
+    ALWAYS_READ,
+    HandleRef,
+    KnownFields,
+    MediaCounts,
+    Named,
+    RequestFacts,
+    facts_before,
+    known_fields,
+    remember_facts,
+)
 from .tools import FoundTools, ServerTool, read_tools
 
 __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]
@@ -73,6 +81,7 @@ class _Reading:
 
     def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
         self._known = known
+        self._table = known.table
         self._elements = elements
         self.wire = known.wire
         self._models: list[Named] = []
@@ -84,8 +93,8 @@ class _Reading:
         self._tools = FoundTools()
         self._content = RequestContent()
         self._limits: dict[str, int] = {}
-        self._values: dict[str, Any] = {"max_tokens_field": known.max_tokens_field}
-        if known.named_in_path:
+        self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
+        if known.table.named_in_path:
             self._read_path(path)
 
     def facts(self) -> RequestFacts:
@@ -117,7 +126,7 @@ class _Reading:
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
     def read(self, members: Members) -> None:
-        if self._known.snake_case:
+        if self._table.named_in_path:
             members = _camel_names(members, "")
         size = 0
         top = self._known.top
@@ -127,9 +136,10 @@ class _Reading:
                 if raw != NULL:
                     self._check_case(name, name)
                     self._unknown.append(name)
+                    self._add_stored(name, raw)
                 continue
             if holds_content(self.wire, name):
-                scan_content(self.wire, name, raw, self._content, self._elements)
+                scan_content(self._table, name, raw, self._content, self._elements)
                 continue
             if raw == NULL:
                 continue
@@ -140,12 +150,23 @@ class _Reading:
                 read(self, name, raw)
             if name not in top and name not in self._unbounded:
                 self._unknown.append(name)
+            if read is None or read is not _READERS["tools"]:
+                self._add_stored(name, raw)
         self._values["size"] = size
-        if self._known.streams_by_default:
+        if self._table.streams_by_default:
             self._values.setdefault("stream", True)
         if self._limits:
             name, limit = max(self._limits.items(), key=lambda item: item[1])
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
+
+    def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
+        """Adds the stored objects that a field names."""
+        if name in ID_NAMES or bytes(memoryview(raw)[:1]) in (b"[", b"{"):
+            value = {name: decode_value(raw, Any, f"$.{name}", request_error)}
+            if name in ID_NAMES:
+                for problem in (one.problem for one in stored_objects(value) if one.problem):
+                    raise request_error(problem, f"$.{name}")
+            self._handles += [HandleRef(*one) for one in owned_objects(value)]
 
     def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         for name, value in headers:
@@ -169,7 +190,7 @@ class _Reading:
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object, and returns all."""
         members = _members(raw, path)
-        if self._known.snake_case:
+        if self._table.named_in_path:
             members = _camel_names(members, f"{path}.")
         known = self._known.nested[path]
         for name in members:
@@ -181,12 +202,12 @@ class _Reading:
     def _limit(self, name: str, raw: msgspec.Raw) -> None:
         if raw == NULL:
             return
-        limit = _whole(raw, name, least=None, floats=self._known.snake_case)
+        limit = _whole(raw, name, least=None, floats=self._table.named_in_path)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
-        if limit < self._known.smallest_limit:
-            if not self._known.unlimited_below:
-                least = self._known.smallest_limit
+        if limit < self._table.smallest_limit:
+            if not self._table.unlimited_below:
+                least = self._table.smallest_limit
                 raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
             self._values |= {"unlimited_output": True, "max_tokens_field": name}
             return
@@ -194,7 +215,7 @@ class _Reading:
 
     def _model(self, name: str, raw: msgspec.Raw) -> None:
         model = _text(raw, name)
-        if self._known.named_in_path:
+        if self._table.named_in_path:
             model = model.removeprefix("models/")
         if model:
             self._models.append(Named(name, model))
@@ -234,7 +255,7 @@ class _Reading:
 
     def _choices(self, name: str, raw: msgspec.Raw) -> None:
         if raw != NULL:
-            self._values["n"] = _whole(raw, name, least=1, floats=self._known.snake_case)
+            self._values["n"] = _whole(raw, name, least=1, floats=self._table.named_in_path)
 
     def _tier(self, name: str, raw: msgspec.Raw) -> None:
         tier = _text(raw, name)
@@ -263,27 +284,8 @@ class _Reading:
     def _max_tool_calls(self, name: str, raw: msgspec.Raw) -> None:
         self._values["max_tool_calls"] = _whole(raw, name, least=0)
 
-    def _handle(self, kind: HandleKind) -> Callable[[str, msgspec.Raw], None]:
-        def read(name: str, raw: msgspec.Raw) -> None:
-            """An id, or an object with one."""
-            value = decode_value(raw, str | _HasId, f"$.{name}", request_error)
-            id = value if isinstance(value, str) else value.id
-            if id:
-                id = id.removeprefix("cachedContents/")
-                self._handles.append(HandleRef(name, kind, id))
-
-        return read
-
-    def _object_handle(self, name: str, member: str, raw: msgspec.Raw) -> None:
-        """A response that a member of an object refers to."""
-        value = _members(raw, name).get(member)
-        if value is not None and value != NULL:
-            id = _text(value, f"{name}.{member}")
-            self._handles.append(HandleRef(f"{name}.{member}", "response", id))
-
-    def _thread(self, name: str, raw: msgspec.Raw) -> None:
+    def _thread(self, _: str, __: msgspec.Raw) -> None:
         self._values["store"] = True
-        self._object_handle(name, "previous_message_id", raw)
 
     def _thinking(self, name: str, raw: msgspec.Raw) -> None:
         """A budget of thinking tokens, under the names that providers have for it."""
@@ -292,7 +294,7 @@ class _Reading:
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
         if isinstance(kind, str) and kind.strip().isdecimal():
             raise request_error("must be a number, not text", f"$.{name}")
-        if type(kind) is int and not self._known.limits_thinking:
+        if type(kind) is int and not self._table.limits_thinking:
             self._values["thinking_budget"] = max(0, kind)
 
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
@@ -352,10 +354,6 @@ class _NamesModel(msgspec.Struct):
     model: str | None = None
 
 
-class _HasId(msgspec.Struct):
-    id: str | None = None
-
-
 class _Budget(msgspec.Struct):
     budget_tokens: int | None = None
     max_tokens: int | None = None
@@ -372,10 +370,6 @@ class _Edits(msgspec.Struct):
 
 _WholeFloat: Any = int | Annotated[float, msgspec.Meta(multiple_of=1)]
 _Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
-
-
-def _of_handle(kind: HandleKind) -> _Read:
-    return lambda reading, name, raw: reading._handle(kind)(name, raw)
 
 
 #: By the field's name, which means the same on every wire that has it.
@@ -401,16 +395,6 @@ _READERS: dict[str, _Read] = {
     "serviceTier": _Reading._tier,
     "speed": _Reading._speed,
     "inference_geo": _Reading._geo,
-    "previous_response_id": _of_handle("response"),
-    "conversation": _of_handle("conversation"),
-    "cachedContent": _of_handle("cached_content"),
-    "container": _of_handle("container"),
-    "diagnostics": lambda reading, name, raw: reading._object_handle(
-        name, "previous_message_id", raw
-    ),
-    "prompt_cache_options": lambda reading, name, raw: reading._object_handle(
-        name, "comparison_response_id", raw
-    ),
     "thread": _Reading._thread,
     "thinking": _Reading._thinking,
     "thinking_budget": _Reading._thinking,

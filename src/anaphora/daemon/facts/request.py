@@ -3,19 +3,23 @@ request that differs from the one before only in its last messages, most are kno
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
-from anaphora.wire.reading import Members
+from anaphora.wire.reading import DECODE_ERRORS, Members
+from anaphora.wire.walking import BlockType, Does, RequestTable
 
-from .content import are_plain
-from .media import MediaCounts
 from .tools import ServerTool
+
+NULL = msgspec.Raw(b"null")
 
 
 class Named(NamedTuple):
@@ -31,6 +35,31 @@ class HandleRef(NamedTuple):
     param: str
     kind: HandleKind
     id: str
+
+
+class InlineSpan(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of a medium: from `start` up to `end` in the value of a field of the body."""
+
+    field: str
+    start: int
+    end: int
+
+
+class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The media of a request."""
+
+    images: int = 0
+    documents: int = 0
+    """Files of any other kind, such as PDFs."""
+    audio: int = 0
+    """Also videos whose sound is billed by itself."""
+    spans: tuple[InlineSpan, ...] = ()
+    """Where their base64 stands, which is no text; they do not overlap."""
+
+    @property
+    def inline(self) -> int:
+        """Bytes of the body that are their base64, not text."""
+        return sum(span.end - span.start for span in self.spans)
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +116,177 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The model that is asked for; empty where none is named."""
         return self.models[0].value if self.models else ""
 
+
+#: Read although the wire may not have them: whatever fields a grant lists, these are checked.
+ALWAYS_READ = frozenset({"models", "fallbacks", "context_management", "tools", "functions", "n"})
+
+
+class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a wire, or of a provider's dialect of it, that need no entry in a grant, and
+    how they are read. Every other field is refused unless a grant lists it."""
+
+    table: RequestTable
+    """Of the wire itself, with the markers of the dialect."""
+    top: frozenset[str]
+    nested: Mapping[str, frozenset[str]]
+    """The members of objects, by the object's path."""
+    folded: Mapping[str, str]
+    """All known names by their letters, whatever their case: some servers ignore it."""
+
+    @property
+    def wire(self) -> str:
+        """A name of `wire.WIRES`."""
+        return self.table.wire
+
+
+@functools.cache
+def known_fields(name: str) -> KnownFields:
+    """The fields of a wire. A dialect's name adds those in which its provider takes parameters."""
+    dialect = None if name in wires.WIRES else wires.dialect_of(name)
+    table = wires.table(name if dialect is None else dialect.wire)
+    known = [field for field in table.fields.values() if field.does is not Does.ASK]
+    top = {field.name for field in known if "." not in field.name}
+    nested = {field.name: field.members for field in known if field.members is not None}
+    for param in () if dialect is None else dialect.fields:
+        place = dialect.place(param) if dialect is not None else None
+        if place is None or not place.at:
+            continue
+        first, *rest = place.at.split(".")
+        if rest and (first not in top or first in nested):
+            nested[first] = nested.get(first, frozenset()) | {rest[0]}
+        top.add(first)
+    if dialect is not None and dialect.markers:
+        (marker,) = {next(iter(each)) for each in dialect.markers.values()}
+        table = msgspec.structs.replace(table, marker=marker)
+    names = sorted(top.union(*nested.values(), ALWAYS_READ))
+    return KnownFields(
+        table=table,
+        top=frozenset(top),
+        nested=nested,
+        folded={name.casefold(): name for name in names},
+    )
+
+
+# ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
+#
+# The types below accept nothing else: content that they decode holds only text and tool calls.
+
+
+class _PlainFunction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str | None = None
+    arguments: msgspec.Raw = NULL
+
+
+class _PlainCall(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    id: str | None = None
+    type: str | None = None
+    index: int | None = None
+    function: _PlainFunction | None = None
+
+
+_SCALAR = str | int | float | bool | None
+
+
+def _plain_struct(name: str, rows: dict[str, BlockType], content: Any, marker: str) -> Any:
+    """The type of blocks of these types: members with a text or a number, JSON of the app's own,
+    and blocks of the type `content` inside."""
+    inside = {place for row in rows.values() for place in row.inside}
+    opaque = {member for row in rows.values() for member in row.opaque}
+    known = {member for row in rows.values() for member in row.members or ("text",)}
+    fields: list[tuple[str, Any, Any]] = []
+    for member in sorted((known | opaque | inside | {marker}) - {"type", ""}):
+        if member in inside:
+            fields.append((member, content, None))
+        elif member == marker:
+            fields.append((member, _PlainMarker | None, None))
+        elif member in opaque:
+            fields.append((member, msgspec.Raw, NULL))
+        elif member == "summary":
+            fields.append((member, list[_PlainText] | None, None))
+        else:
+            fields.append((member, _SCALAR, None))
+    kinds: Any = Literal[tuple(rows)]
+    typed = ("type", kinds) if "message" not in rows else ("type", kinds, "message")
+    return msgspec.defstruct(
+        name, [typed, *fields], forbid_unknown_fields=True, gc=False, kw_only=True
+    )
+
+
+class _PlainMarker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    type: str | None = None
+    mode: str | None = None
+    ttl: str | None = None
+
+
+class _PlainText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    type: str
+    text: str
+
+
+def _list(kind: Any) -> Any:
+    return list[kind]
+
+
+def _plain_types(table: RequestTable) -> tuple[Any, Any]:
+    """The types of messages, and of system blocks, that hold only text and tool calls."""
+    if table.plain is not None:
+        return table.plain, None
+    rows = {kind: row for kind, row in table.blocks.items() if row.plain}
+    items = {kind: row for kind, row in rows.items() if kind in table.items}
+    parts = {kind: row for kind, row in rows.items() if kind not in items}
+    leaf = _plain_struct("Leaf", parts, str | None, table.marker)
+    block = _plain_struct("Block", parts, str | _list(leaf) | None, table.marker)
+    content: Any = str | _list(block) | None
+    if items:
+        return _plain_struct("Item", items, content, ""), None
+    fields: list[tuple[str, Any, Any]] = [("content", content, None)]
+    for member in sorted(table.message.members or {"role"}):
+        if member == "tool_calls":
+            fields.append((member, list[_PlainCall] | None, None))
+        elif member != "content":
+            fields.append((member, _SCALAR, None))
+    return msgspec.defstruct("Message", fields, forbid_unknown_fields=True, gc=False), block
+
+
+@functools.cache
+def _plain_decoder(wire: str, name: str) -> Callable[[bytes | msgspec.Raw], Any]:
+    """Decodes a field of plain content; a message by itself where the name is empty."""
+    table = wires.table(wire)
+    message, block = _plain_types(table)
+    if not name:
+        kind: Any = message
+    elif table.items:
+        kind = str | _list(message) | None
+    elif name == table.messages:
+        kind = _list(message)
+    else:
+        kind = message | None if block is None else str | _list(block) | None
+    return msgspec.json.Decoder(kind).decode
+
+
+def are_plain(wire: str, elements: ListElements) -> bool:
+    """Whether messages hold only text and tool calls; those that are known to are not read."""
+    count = len(elements.raws)
+    if elements.plain < count:
+        if not is_plain(wire, elements.name, elements.joined(elements.plain)):
+            return False
+        elements.plain = count
+    return True
+
+
+def is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
+    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
+    try:
+        plain = _plain_decoder(wire, name)(raw)
+    except DECODE_ERRORS:
+        return False
+    check = wires.table(wire).is_plain
+    if check is None or plain is None or isinstance(plain, str):
+        return True
+    return all(map(check, plain)) if isinstance(plain, list) else check(plain)
+
+
+# ── Facts of earlier requests ─────────────────────────────────────────────────────────────────────
 
 #: The wire or dialect, the path and the headers of a request.
 Asked: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]

@@ -2,22 +2,45 @@
 
 Refused: duplicate keys at any depth, also spelled with different escapes; more than one value, a
 BOM, invalid UTF-8, NaN, numbers out of range, nesting too deep.
+
+`decode_pieces` reads large JSON by pieces, so that other threads run between them. A call of
+msgspec keeps every other thread waiting, in proportion to the values that it reads: their number is
+limited, and the elements of long lists are decoded some at a time.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from anaphora.errors import RequestRejected
-from anaphora.wire.reading import DECODE_ERRORS, decode_reason
+from anaphora.errors import InvalidRequest, RequestRejected, TooLarge
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_elements,
+    decode_members,
+    decode_reason,
+)
+from anaphora.wire.spans import document_span, member_spans
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 #: Keys quoted in errors are cut to this length.
 SHOWN = 64
+MOST_VALUES = 500_000
+"""Of a large request: texts, numbers, lists and objects."""
+MOST_VALUES_OF_PART = 50_000
+"""Of one message, block of the system text, tool, or other field."""
+#: Bytes that one call reads, as far as a single text is not longer.
+_PIECE = 64 * 1024
+#: How deep a value is taken apart: request, list, message, its list, block.
+_DEPTH = 5
+_IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_QUOTE = ord('"')
 
 
 def decode_strict(data: bytes) -> Any:
@@ -57,3 +80,99 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
 
 def rejected(reason: str, status: int = 400, *, param: str | None = None) -> RequestRejected:
     return RequestRejected(reason, status=status, param=None if param is None else param[:SHOWN])
+
+
+# ── By pieces ────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_pieces(data: bytes) -> tuple[Any, Members]:
+    """A value, and its members where it is an object. Raises `RequestRejected` and `TooLarge`."""
+    _check_values(data, MOST_VALUES, "the request has")
+    members = _members(data)
+    if members is None:
+        return _decode_part(data, 0), {}
+    return {name: _decode_part(raw, 1) for name, raw in members.items()}, members
+
+
+def _members(data: bytes) -> Members | None:
+    """Those of an object; None for what is none, or names one twice."""
+    try:
+        members = decode_members(data)
+        member_spans(data, document_span(data), "$", members)
+    except (InvalidRequest, *DECODE_ERRORS):
+        return None
+    return members
+
+
+def _decode_part(raw: bytes | msgspec.Raw, depth: int) -> Any:
+    """The value of a part, which is taken apart where it is long."""
+    data = bytes(raw)
+    if len(data) > _PIECE and depth < _DEPTH:
+        if data[:1] == b"{" and (members := _members(data)) is not None:
+            return {name: _decode_part(inner, depth + 1) for name, inner in members.items()}
+        if data[:1] == b"[":
+            try:
+                return _decode_list(decode_elements(data), depth)
+            except DECODE_ERRORS:
+                pass  # the error is that of the whole
+    if len(data) > 2 * MOST_VALUES_OF_PART:
+        _check_values(data, MOST_VALUES_OF_PART, "a part of the request has")
+    return decode_strict(data)
+
+
+def _decode_list(elements: Sequence[msgspec.Raw], depth: int) -> list[Any]:
+    """Many short elements at a time."""
+    values: list[Any] = []
+    short: list[msgspec.Raw] = []
+    size = 0
+    for each in elements:
+        length = memoryview(each).nbytes + 1  # with its comma
+        if size + length > _PIECE:
+            values += decode_strict(b"[" + b",".join(short) + b"]")
+            short, size = [], 0
+        if length > _PIECE:
+            values.append(_decode_part(each, depth + 1))
+        else:
+            short.append(each)
+            size += length
+    values += decode_strict(b"[" + b",".join(short) + b"]")
+    return values
+
+
+def _check_values(data: bytes, most: int, what: str) -> None:
+    count = texts = 0
+    for more, text in _values(data):
+        count += more
+        texts += text
+        # Of two texts, one stands behind a comma or a bracket: where it does not, this is no JSON.
+        if count > most or texts > 2 * most:
+            raise TooLarge(f"{what} more than {most:,} JSON values", status=413)
+
+
+def _values(data: bytes) -> Iterator[tuple[int, int]]:
+    """The values of a document, counted by pieces: the commas and opening brackets outside of
+    texts, and the texts. What is no JSON gives any number."""
+    position, size = 0, len(data)
+    while position < size:
+        stop = min(position + _PIECE, size)
+        quote = data.find(b'"', position, stop)
+        end = stop if quote < 0 else quote
+        found = sum(data.count(each, position, end) for each in (b",", b"[", b"{"))
+        yield found, int(quote >= 0)
+        position = end
+        if quote >= 0:
+            position = _after_text(data, quote + 1)
+
+
+def _after_text(data: bytes, position: int) -> int:
+    """The offset behind the text that `position` is in."""
+    size = len(data)
+    while position < size:
+        text = _IN_TEXT.match(data, position, min(position + _PIECE, size))
+        assert text is not None
+        position = text.end()
+        if position < size and data[position] == _QUOTE:
+            return position + 1
+        if text.end() == text.start():
+            position += 2  # an escape at the end of a piece
+    return size

@@ -7,9 +7,13 @@ from typing import Any
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, request_error
+from anaphora.wire.walking import RequestTable
+
+from .handles import owned_objects
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,12 @@ class FoundTools:
         self.remote_mcp: list[str] = []
         self.handles: list[tuple[str, HandleKind, str]] = []
         """Fields, kinds and ids."""
+
+    def add_stored(self, raw: bytes, path: str) -> None:
+        """Adds the stored objects that a list of tools names, beside those that are known."""
+        known = {(kind, id) for _, kind, id in self.handles}
+        named = owned_objects(msgspec.json.decode(raw), path)
+        self.handles += [one for one in named if one[1:] not in known]
 
     def add(self, other: FoundTools) -> None:
         self.functions += other.functions
@@ -68,7 +78,7 @@ class _ToolHead(msgspec.Struct):
 _FUNCTIONS = frozenset({"function", "custom"})
 _NAMING = _FUNCTIONS | {"functiondeclarations", "functions", "name", "tools", "type"}
 #: Those that a tool and a function have.
-_IN_TOOL = _FUNCTIONS | {"name", "tools", "type"}
+_IN_TOOL = _FUNCTIONS | {"name", "type"}
 _IN_FUNCTION = frozenset({"name", "type"})
 
 
@@ -87,18 +97,26 @@ def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> Non
     found.add(read(wire, path, data))
 
 
+def _in_tool(table: RequestTable) -> frozenset[str]:
+    """The members of a tool that may name or define functions."""
+    return _IN_TOOL | {"tools"} if table.nested_tools else _IN_TOOL
+
+
 def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
     found = FoundTools()
     if wire == "gemini":
         for index, each in enumerate(raw_elements(raw, f"$.{path}")):
             _read_gemini(f"{path}[{index}]", each, found)
+        found.add_stored(raw, path)
         return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
     listed = decode_value(raw, list[Members], f"$.{path}", request_error)
+    allowed = _in_tool(wires.table(wire))
     for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
         where = f"{path}[{index}]"
-        _check_members(members, where, _IN_TOOL)
-        _read_tool(where, head, found, legacy=path == "functions")
+        _check_members(members, where, allowed)
+        _read_tool(where, head, found, allowed, legacy=path == "functions")
+    found.add_stored(raw, path)
     return found
 
 
@@ -106,12 +124,12 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
 _known_list = functools.lru_cache(maxsize=64)(_read_list)
 
 
-def read_tool(path: str, tool: Any, found: FoundTools) -> None:
+def read_tool(table: RequestTable, path: str, tool: Any, found: FoundTools) -> None:
     """Adds a tool that a message adds, already decoded."""
-    raw = msgspec.json.encode(tool)
+    raw, allowed = msgspec.json.encode(tool), _in_tool(table)
     head = decode_value(raw, _ToolHead, f"$.{path}", request_error)
-    _check_members(decode_members(raw), path, _IN_TOOL)
-    _read_tool(path, head, found)
+    _check_members(decode_members(raw), path, allowed)
+    _read_tool(path, head, found, allowed)
 
 
 def _check_members(members: Members, path: str, allowed: frozenset[str]) -> None:
@@ -126,7 +144,14 @@ def _check_members(members: Members, path: str, allowed: frozenset[str]) -> None
             raise request_error(hint, f"$.{path}.{name}")
 
 
-def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = False) -> None:
+def _read_tool(
+    path: str,
+    head: _ToolHead,
+    found: FoundTools,
+    allowed: frozenset[str],
+    *,
+    legacy: bool = False,
+) -> None:
     kind = head.type
     if kind in (None, "function", "custom") or legacy:
         names = _names(head)
@@ -146,8 +171,8 @@ def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = 
     for index, each in enumerate(head.tools or ()):
         inner_path = f"{path}.tools[{index}]"
         nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
-        _check_members(decode_members(each), inner_path, _IN_TOOL)
-        _read_tool(inner_path, nested, found)
+        _check_members(decode_members(each), inner_path, allowed)
+        _read_tool(inner_path, nested, found, allowed)
 
 
 def _names(head: _ToolHead) -> list[str]:

@@ -1,13 +1,11 @@
 """Applies a batch of operations to the tables in one transaction.
 
 A statement reads or writes many rows: ids go in, and rows come out, as one JSON array, and rows are
-inserted by the dozen. SQLite runs without Python's lock, and a thread that had to take that lock
-again after every row would wait for a busy event loop each time.
+inserted by the dozen.
 """
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,12 +14,13 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import astuple, replace
 
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.log_sqlite import RowInsert, transaction
 from anaphora.errors import AnaphoraError, GrantExceeded
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .corrections import Correction, book, is_corrected
 from .reading import day_of, end_of_day, end_of_month, month_of
+from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
 
@@ -46,52 +45,6 @@ class TableChange(msgspec.Struct, frozen=True):
 Operation: TypeAlias = HoldRequest | Settlement | TableChange | Correction
 Outcome: TypeAlias = AnaphoraError | None
 """Why an operation was refused; the others of its batch are not affected."""
-
-
-class HoldRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `holds`."""
-
-    id: str
-    app: str
-    provider: str
-    model: str
-    request_id: str
-    day: str
-    at: float
-    bound: int
-
-
-class EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `entries`: a hold, and how it was settled."""
-
-    hold: HoldRow
-    settled_at: float
-    billed: int
-    kind: Settled
-    input: int
-    read: int
-    written: int
-    output: int
-    saved: int
-    read_by_others: int
-    labels: str
-    """A JSON object."""
-
-    @property
-    def settlement(self) -> Settlement:
-        return Settlement(
-            hold=self.hold.id,
-            billed=self.billed,
-            kind=self.kind,
-            at=self.settled_at,
-            input=self.input,
-            read=self.read,
-            written=self.written,
-            output=self.output,
-            read_by_others=self.read_by_others,
-            labels=msgspec.json.decode(self.labels),
-            saved=self.saved,
-        )
 
 
 _HOLD_FIELDS = HoldRow.__struct_fields__
@@ -119,41 +72,14 @@ _FIND_BALANCES = (
 )
 _REMOVE_HOLDS = "DELETE FROM holds WHERE id IN (SELECT value FROM json_each(?))"
 
-#: Rows that one statement inserts: a statement of each size is prepared once.
-_SIZES = (64, 16, 8, 4, 3, 2, 1)
-
-
-class _Insert:
-    """Inserts rows into a table; with a key, adds to the figures of rows that are there."""
-
-    def __init__(
-        self, table: str, fields: Sequence[str], key: Sequence[str] = (), *, verb: str = "INSERT"
-    ) -> None:
-        row = f"({', '.join('?' * len(fields))})"
-        end = ""
-        if key:
-            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
-            end = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
-        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
-        self._sql = {size: begin + ", ".join([row] * size) + end for size in _SIZES}
-
-    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-        at = 0
-        for size in _SIZES:
-            while len(rows) - at >= size:
-                values = list(itertools.chain.from_iterable(rows[at : at + size]))
-                database.execute(self._sql[size], values)
-                at += size
-
-
-_ADD_HOLDS = _Insert("holds", _HOLD_FIELDS)
-_PUT_ENTRIES = _Insert("entries", (*_HOLD_FIELDS, *_SETTLED_FIELDS), verb="INSERT OR REPLACE")
-_MARK_UNAUDITED = _Insert(
+_ADD_HOLDS = RowInsert("holds", _HOLD_FIELDS)
+_PUT_ENTRIES = RowInsert("entries", (*_HOLD_FIELDS, *_SETTLED_FIELDS), verb="INSERT OR REPLACE")
+_MARK_UNAUDITED = RowInsert(
     "unaudited", ("request_id", "hold", "epoch", "interrupted"), verb="INSERT OR IGNORE"
 )
-_ADD_BALANCES = _Insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
-_ADD_SUMS = _Insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
-_ADD_LABEL_SUMS = _Insert(
+_ADD_BALANCES = RowInsert("balances", ("app", "period", "spent", "held"), ("app", "period"))
+_ADD_SUMS = RowInsert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
+_ADD_LABEL_SUMS = RowInsert(
     "label_sums", (*_SUM_KEY, "label", "calls", "billed"), (*_SUM_KEY, "label")
 )
 
@@ -366,11 +292,12 @@ class _Batch:
             (_ADD_HOLDS, [astuple(row) for row in self._held]),
             (_PUT_ENTRIES, list(self._entries.values())),
             (_ADD_BALANCES, _rows(self._balances)),
-            (_ADD_SUMS, _rows(self._sums)),
-            (_ADD_LABEL_SUMS, _rows(self._label_sums)),
+            (_ADD_SUMS, _rows(self._sums) if self._sums else []),
+            (_ADD_LABEL_SUMS, _rows(self._label_sums) if self._label_sums else []),
             (_MARK_UNAUDITED, self._unaudited),
         ):
-            insert.run(self._database, rows)
+            if rows:
+                insert.run(self._database, rows)
 
     def remember(self) -> None:
         """For the next batch, once this one is committed."""

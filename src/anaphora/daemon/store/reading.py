@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -61,6 +62,8 @@ def _begin(date: datetime.date) -> float:
 
 
 FIELDS = ("app", "provider", "model", "label", "day")
+#: The last day that a store can have.
+LAST_DAY = "9999-12-31"
 SUMS = (
     "calls", "billed", "estimated", "saved", "input", "read", "written", "output", "corrected",
 )  # fmt: skip
@@ -130,16 +133,26 @@ def spend_rows(
     app: str | None = None,
 ) -> list[SpendRow]:
     """Sums, grouped by any of `FIELDS`; the days `since` and `until` are included."""
+    sql = spend_query(by).replace("$", "?")
+    return spend_rows_of(by, database.execute(sql, (since, until or LAST_DAY, app)))
+
+
+def spend_query(by: Sequence[str]) -> str:
+    """In the SQL of both stores. `$1` and `$2` are the days, `$3` the app or NULL. Raises
+    `InvalidRequest` for a field that is none of `FIELDS`."""
     fields = checked_fields(by)
-    values = {"since": since, "until": until or "9999-12-31", "app": app}
-    columns = [*fields, *(f"SUM({name})" for name in SUMS)]
+    columns = [*fields, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
     group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
-    rows = database.execute(
-        f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE})"
-        f" WHERE day BETWEEN :since AND :until AND (:app IS NULL OR app = :app) {group}",
-        values,
+    return (
+        f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE}) AS part"
+        " WHERE day BETWEEN $1 AND $2 AND (CAST($3 AS text) IS NULL OR app = CAST($3 AS text))"
+        f" {group}"
     )
-    names = (*fields, *SUMS)
+
+
+def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[SpendRow]:
+    """Of the rows of `spend_query`."""
+    names = (*checked_fields(by), *SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
 

@@ -13,8 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
+
+from . import Settled, Settlement
 
 #: Marks the file as ours: "anas".
 APPLICATION = 0x616E6173
@@ -252,3 +256,52 @@ def readable(path: Path) -> Iterator[None]:
 def described(error: BaseException) -> str:
     """An error of SQLite or the system, without a path."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HoldRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `holds`."""
+
+    id: str
+    app: str
+    provider: str
+    model: str
+    request_id: str
+    day: str
+    at: float
+    bound: int
+
+
+class EntryRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `entries`: a hold, and how it was settled."""
+
+    hold: HoldRow
+    settled_at: float
+    billed: int
+    kind: Settled
+    input: int
+    read: int
+    written: int
+    output: int
+    saved: int
+    read_by_others: int
+    labels: str
+    """A JSON object."""
+
+    @property
+    def settlement(self) -> Settlement:
+        return Settlement(
+            hold=self.hold.id,
+            billed=self.billed,
+            kind=self.kind,
+            at=self.settled_at,
+            input=self.input,
+            read=self.read,
+            written=self.written,
+            output=self.output,
+            read_by_others=self.read_by_others,
+            labels=msgspec.json.decode(self.labels),
+            saved=self.saved,
+        )

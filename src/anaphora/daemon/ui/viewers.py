@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.serving.exchange import CompleteResponse
@@ -65,7 +65,7 @@ class Viewers:
         self._admin = admin
         self._action = action
         self._app_pages = app_pages
-        self._apps: OrderedDict[str, PageSite] = OrderedDict()
+        self._apps = BoundedMap[str, PageSite](_MOST_APPS)
 
     def of(self, session: LoginSession) -> Viewer:
         pages = self._admin if session.is_admin else self._app(session.app)
@@ -75,10 +75,9 @@ class Viewers:
         )
 
     def _app(self, app: str) -> PageSite:
-        pages = self._apps.pop(app, None) or self._app_pages(app)
-        self._apps[app] = pages
-        if len(self._apps) > _MOST_APPS:
-            self._apps.popitem(last=False)
+        pages = self._apps.use(app)
+        if pages is None:
+            pages = self._apps[app] = self._app_pages(app)
         return pages
 
 

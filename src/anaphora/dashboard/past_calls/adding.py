@@ -1,8 +1,5 @@
 """Adds calls to the tables: a row for each call and each block of its prompt, and by GROUP BY from
 these rows the sums of each step.
-
-A statement writes many rows at once. One for each row would give up and take back Python's lock
-each time, and wait for it while the daemon is busy.
 """
 
 from __future__ import annotations
@@ -10,8 +7,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from operator import add, sub
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,9 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage
+from anaphora.audit.log_sqlite import RowInsert
 from anaphora.values import Ttl
 
-from .log_tail import Place, Position
+from .log_tail import Place
 from .names import KnownNames
 from .schema import (
     ADDED_COLUMNS,
@@ -37,9 +34,10 @@ from .schema import (
     STEPS,
     SUM_TABLES,
     SUMS,
+    FillState,
     SumTable,
 )
-from .sums import CallTotals, block_shares, masked
+from .sums import CallTotals, block_shares, bucket_of, masked
 
 Figures: TypeAlias = tuple[int, ...]
 Key: TypeAlias = tuple[int, ...]
@@ -50,51 +48,22 @@ Pause: TypeAlias = Callable[[float], None]
 KEPT_CALLS, _SLACK = 1_000_000, 20_000
 #: Seconds for which minutes are kept.
 KEPT_MINUTES = 26 * HOUR
+#: Seconds from the beginning of a report for which minutes, and quarters of an hour, are kept:
+#: charts of more have longer steps.
+_REPORT_MINUTES, _REPORT_QUARTERS = 9 * HOUR, 51 * HOUR
 #: The group of calls without a label of the application.
 NO_LABEL = "(no label)"
-#: Buckets of the histogram: the first ends at 1 ms, each further one is 5 % wider.
-_FIRST_BUCKET, _WIDTH = 0.001, math.log(1.05)
 #: The largest figure of a call that is summed: more tokens or nano-dollars are a mistake of a
 #: provider, and would be too large for sums. Blocks of such a call are left out.
 _MOST: Final = 10**13
 #: The latest time of a call, in seconds since 1970.
 _LATEST: Final = 1e11
-#: Rows of one statement: the largest that fits is taken.
-_ROWS: Final = (256, 64, 16, 4, 1)
 #: Seconds of work between two pauses.
 _WORK: Final = 0.005
 
 #: Where the figures that masking changes are in `SUMS`.
 _MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
 _NOT_MASKED: Final = (0,) * len(MASKS)
-
-
-class FillState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the tables are, as it is stored with them."""
-
-    log: str = ""
-    position: Position = Position()
-    calls: int = 0
-    """That were added."""
-    unreadable: int = 0
-    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
-    minutes_since: float = 0.0
-    """Minutes are kept from here on."""
-    longer_until: float = 0.0
-    """Steps longer than a minute have the calls before this time; later ones are in minutes."""
-    calls_since: float = 0.0
-    """All calls after this time are kept."""
-
-
-def bucket_of(seconds: float) -> int:
-    if seconds <= _FIRST_BUCKET:
-        return 0
-    return math.ceil(math.log(seconds / _FIRST_BUCKET) / _WIDTH)
-
-
-def seconds_of(bucket: int) -> float:
-    """The middle of a bucket."""
-    return _FIRST_BUCKET * math.exp((bucket - 0.5) * _WIDTH)
 
 
 def _figures_of(call: AuditEnvelope) -> Figures:
@@ -128,24 +97,24 @@ class AddedCalls:
         state: FillState,
         now: float,
         *,
-        kept_minutes: float = KEPT_MINUTES,
         blocks: bool = True,
-        tags: bool = False,
+        report_since: float | None = None,
     ) -> None:
-        """`blocks`: sums by block are made. `tags`: also those by label of the application, and by
-        the block that changed."""
+        """`blocks`: sums by block are made. `report_since`: for a report that begins with a call of
+        this time; sums by label of the application, and by the block that changed, are made too,
+        and steps are no shorter than its charts need."""
         self.count = 0
         self._names = names
         self._blocks = blocks
-        self._tags = tags
+        self._report_since = report_since
         self._before = state
         self.state = replace(
             state,
-            minutes_since=max(state.minutes_since, (now - kept_minutes) // HOUR * HOUR),
+            minutes_since=max(state.minutes_since, (now - KEPT_MINUTES) // HOUR * HOUR),
             longer_until=max(state.longer_until, now // HOUR * HOUR),
         )
         self._earliest, self._latest = math.inf, 0.0
-        self._tables = {"sums", "latency", *(("tags", "changed") if tags else ())}
+        self._tables = {"sums", *(("latency",) if report_since is None else ("tags", "changed"))}
         """Tables of sums that change."""
         self._rows: list[Sequence[object]] = []
         self._block_rows: list[Sequence[int]] = []
@@ -166,7 +135,7 @@ class AddedCalls:
         """`seq` is the number of the call: later ones have higher numbers."""
         names, service = self._names, self._service(call)
         at = min(max(call.at, 0.0), _LATEST)
-        step = MINUTE if at >= self.state.minutes_since else HOUR
+        step = self._step(at)
         key = step, int(at // step * step), *service
         figures, labels = _figures_of(call), 0
         if max(figures) > _MOST or min(figures) < -_MOST:
@@ -179,12 +148,14 @@ class AddedCalls:
         if call.lost:
             self._tables.add("causes")
             cause = names.id("cause", call.cause or "unknown")
-        if self._tags:
+        if self._report_since is not None:
             self._tag_rows += [
                 (seq, names.id("tag", tag)) for tag in dict.fromkeys(call.labels) or (NO_LABEL,)
             ]
             if call.broke:
                 changed = names.id("changed", call.changed or call.cause or "unknown")
+        else:
+            self._add_ids(seq, call)
         bucket = None if call.first is None else bucket_of(call.first)
         self._rows.append(
             (
@@ -193,11 +164,20 @@ class AddedCalls:
                 call.at + call.seconds,
             )
         )  # fmt: skip
+        self.count += 1
+        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
+
+    def _step(self, at: float) -> int:
+        """The shortest one that a call is summed by."""
+        if self._report_since is None:
+            return MINUTE if at >= self.state.minutes_since else HOUR
+        age = at - self._report_since
+        return MINUTE if age < _REPORT_MINUTES else QUARTER if age < _REPORT_QUARTERS else HOUR
+
+    def _add_ids(self, seq: int, call: AuditEnvelope) -> None:
         ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
         if ids and ids.replace("\t", "").isprintable():
             self._ids.append((seq, ids.casefold()))
-        self.count += 1
-        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
 
     def _service(self, call: AuditEnvelope) -> tuple[int, int, int]:
         """The numbers of the app, the provider and the model."""
@@ -277,9 +257,9 @@ class AddedCalls:
                     work.run(table.add(table.name, where, step), since)
         self._names.write(database)
         self._add_block_rows()
-        work.insert("INSERT INTO added VALUES", len(ADDED_COLUMNS), self._rows)
-        work.insert("INSERT INTO added_blocks VALUES", len(BLOCK_COLUMNS), self._block_rows)
-        work.insert("INSERT INTO added_tags VALUES", 2, self._tag_rows)
+        work.insert(_ADDED, self._rows)
+        work.insert(_ADDED_BLOCKS, self._block_rows)
+        work.insert(_ADDED_TAGS, self._tag_rows)
         tables = [table for table in SUM_TABLES if table.name in self._tables]
         for table in tables:
             self._write_sums(work, table)
@@ -288,7 +268,7 @@ class AddedCalls:
             columns = ", ".join(_CALL_SOURCES.get(name, name) for name in CALL_COLUMNS)
             # A log that was changed may have two rows of one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
-            work.insert("INSERT OR REPLACE INTO call_ids VALUES", 2, self._ids)
+            work.insert(_CALL_IDS, self._ids)
         self._write_labels(work)
         for name in (*ADDED_TABLES, *(table.fresh for table in tables)):
             work.run(f"DELETE FROM {name}")
@@ -311,11 +291,7 @@ class AddedCalls:
 
     def _write_labels(self, work: _Work) -> None:
         rows = [(*key, *about, self._latest) for key, about in self._labels.items()]
-        update = (
-            "ON CONFLICT DO UPDATE SET kind = coalesce(nullif(excluded.kind, ''), kind),"
-            " ttl = coalesce(excluded.ttl, ttl), at = excluded.at"
-        )
-        work.insert("INSERT INTO app_labels VALUES", 5, rows, update)
+        work.insert(_LABELS, rows)
 
     def _delete_old(self, work: _Work, kept: int) -> None:
         state, fetch = self.state, work.fetch
@@ -344,6 +320,16 @@ def _sum(sums: dict[Key, list[int]], key: Key, figures: list[int]) -> None:
     sums[key] = figures if found is None else list(map(add, found, figures))
 
 
+_ADDED: Final = RowInsert("added", ADDED_COLUMNS)
+_ADDED_BLOCKS: Final = RowInsert("added_blocks", BLOCK_COLUMNS)
+_ADDED_TAGS: Final = RowInsert("added_tags", ("seq", "tag"))
+_CALL_IDS: Final = RowInsert("call_ids", ("seq", "ids"), verb="INSERT OR REPLACE")
+_LABELS: Final = RowInsert(
+    "app_labels",
+    ("app", "label", "kind", "ttl", "at"),
+    end="ON CONFLICT DO UPDATE SET kind = coalesce(nullif(excluded.kind, ''), kind),"
+    " ttl = coalesce(excluded.ttl, ttl), at = excluded.at",
+)
 #: Columns of `calls` that `added` does not have.
 _CALL_SOURCES: Final = {
     "conversation": "coalesce((SELECT id FROM conversations WHERE name = conversation_name), 0)"
@@ -391,16 +377,9 @@ class _Work:
         found: Sequence[Any] = self.database.execute(sql, values).fetchone()
         return found
 
-    def insert(
-        self, insert: str, width: int, rows: Sequence[Iterable[object]], update: str = ""
-    ) -> None:
-        done = 0
-        for count in _ROWS:
-            places = ", ".join([f"({', '.join('?' * width)})"] * count)
-            while len(rows) - done >= count:
-                values = list(chain.from_iterable(rows[done : done + count]))
-                self.run(f"{insert} {places} {update}", values)
-                done += count
+    def insert(self, insert: RowInsert, rows: Sequence[Sequence[object]]) -> None:
+        for sql, values in insert.statements(rows):
+            self.run(sql, values)
 
     def pause(self) -> None:
         self._pause(time.thread_time() - self._began)

@@ -20,10 +20,10 @@ from anaphora.audit.log_sqlite import transaction
 from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 
-from .adding import KEPT_CALLS, AddedCalls, FillState, Pause
+from .adding import KEPT_CALLS, AddedCalls, Pause
 from .log_tail import LogTail, tail_of
 from .names import KnownNames
-from .schema import create, open_to_write, remove
+from .schema import FillState, create, open_to_write, remove
 
 _log = logging.getLogger("anaphora.dashboard")
 

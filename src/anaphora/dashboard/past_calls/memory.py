@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 
 import msgspec
@@ -28,19 +27,19 @@ from anaphora.dashboard.values import (
 )
 from anaphora.dashboard.view import is_found
 
-from .adding import AddedCalls, FillState
+from .adding import AddedCalls
 from .log_tail import PlacedRow
 from .names import MOST_NAMES, KnownNames
 from .queries import days, groups
-from .schema import HOUR, MINUTE, create_in_memory
+from .schema import HOUR, MINUTE, FillState, create_in_memory
 from .source import PastCalls
 from .sums import CallTotals
 
 _MOST_CALLS = 20_000
-#: Calls that wait to be added to the tables at most; a page adds them as well.
-_MOST_WAITING = 250
-#: Seconds for which minutes are kept: charts of longer ranges have steps of whole hours.
-_KEPT_MINUTES = 51 * HOUR
+#: Calls that wait to be added to the tables at most; a page adds them as well. More for a report.
+_MOST_WAITING, _MOST_READ = 250, 20_000
+#: In a report all steps are there for all calls, also in the current hour.
+_REPORT = FillState(longer_until=1e12)
 
 
 class MemoryCalls(PastCalls):
@@ -54,30 +53,31 @@ class MemoryCalls(PastCalls):
         is_side_call: Callable[[str], bool] = lambda _: False,
         update: Callable[[], None] = lambda: None,
         blocks: bool = True,
-        tags: bool = False,
     ) -> None:
         """`most`: calls that are kept; 0 for a report of all calls, which has only sums.
         `is_side_call` says it of a conversation by its id: a later call may show it. `update` is
-        called before a look at the version. For `blocks` and `tags` see `AddedCalls`."""
+        called before a look at the version. `blocks`: sums by block are made."""
         self._most = most
+        self._most_waiting = _MOST_WAITING if most else _MOST_READ
         self._is_side_call = is_side_call
         self._update = update
         self._adding = threading.Lock()
         self._reading = threading.Lock()
-        self._begin = partial(AddedCalls, kept_minutes=_KEPT_MINUTES, blocks=blocks, tags=tags)
+        self._blocks = blocks
         self._version = 0
         self._clear()
 
     def _clear(self) -> None:
         self._database = create_in_memory()
         self._names = KnownNames(self._database, MOST_NAMES)
-        self._state = FillState()
+        self._state = FillState() if self._most else _REPORT
         self._waiting: deque[tuple[int, AuditEnvelope]] = deque()
         self._kept: dict[int, ShownCall] = {}
         """By their numbers, the oldest first."""
         self._numbers: dict[str, int] = {}
         """By the id of a call its number."""
         self._count = 0
+        self._first: float | None = None
         self._latest = 0.0
 
     def add(self, shown: ShownCall) -> None:
@@ -91,7 +91,7 @@ class MemoryCalls(PastCalls):
                 if len(self._kept) > self._most:
                     old = self._kept.pop(self._count - self._most)
                     del self._numbers[old.id]
-        if len(self._waiting) >= _MOST_WAITING and self._reading.acquire(blocking=False):
+        if len(self._waiting) >= self._most_waiting and self._reading.acquire(blocking=False):
             try:
                 self._write()
             finally:
@@ -109,7 +109,11 @@ class MemoryCalls(PastCalls):
         if not waiting:
             return
         self._latest = max(self._latest, *(call.at for _, call in waiting))
-        added = self._begin(self._names, self._state, self._latest)
+        if self._first is None and not self._most:
+            self._first = waiting[0][1].at
+        added = AddedCalls(
+            self._names, self._state, self._latest, blocks=self._blocks, report_since=self._first
+        )
         for number, call in waiting:
             added.add(number, call)
         with transaction(self._database):
@@ -129,8 +133,8 @@ class MemoryCalls(PastCalls):
             yield self._database, self._state
 
     def range(self, view: View) -> tuple[float, float]:
-        first = MINUTE if self._most else HOUR  # without calls, no part of an hour can be summed
-        return view.since // first * first, math.ceil(view.until / MINUTE) * MINUTE
+        step = MINUTE if self._most else HOUR  # without calls, no part of an hour can be summed
+        return view.since // step * step, math.ceil(view.until / step) * step
 
     def calls(self, query: CallQuery) -> CallPage:
         """In the order in which they were added."""
@@ -209,7 +213,7 @@ class LogSums(msgspec.Struct):
 
 def summed(calls: Iterable[AuditEnvelope], *, blocks: bool) -> LogSums | None:
     """None where there are no calls. `blocks`: also by block of the prompt."""
-    found = LogSums(MemoryCalls(0, blocks=blocks, tags=True), math.inf, -math.inf)
+    found = LogSums(MemoryCalls(0, blocks=blocks), math.inf, -math.inf)
     for call in calls:
         found.calls.add(ShownCall(id="", call=call))
         found.first, found.last = min(found.first, call.at), max(found.last, call.at)

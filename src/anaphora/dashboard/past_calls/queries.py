@@ -15,7 +15,6 @@ import msgspec
 from anaphora.dashboard.values import View
 from anaphora.dashboard.view import steps_of
 
-from .adding import FillState, seconds_of
 from .schema import (
     ALL_CALLS,
     BLOCK_FIGURES,
@@ -27,8 +26,9 @@ from .schema import (
     STEPS,
     SUMS,
     THIRD,
+    FillState,
 )
-from .sums import BlockSums, CallTotals
+from .sums import BlockSums, CallTotals, seconds_of
 
 Row: TypeAlias = tuple[Any, ...]
 

@@ -16,7 +16,11 @@ from typing import Final
 
 import msgspec
 
+import msgspec
+
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+
+from .log_tail import Position
 
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
@@ -122,6 +126,24 @@ SUM_TABLES: Final = (
     SumTable("changed", ("step", "start", "changed"), SUMS, where="changed > 0"),
 )
 
+
+class FillState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the tables are, as it is stored with them."""
+
+    log: str = ""
+    position: Position = Position()
+    calls: int = 0
+    """That were added."""
+    unreadable: int = 0
+    """Lines of the log that are no rows; `anaphora audit verify` tells which."""
+    minutes_since: float = 0.0
+    """Minutes are kept from here on."""
+    longer_until: float = 0.0
+    """Steps longer than a minute have the calls before this time; later ones are in minutes."""
+    calls_since: float = 0.0
+    """All calls after this time are kept."""
+
+
 #: The columns of `calls`.
 CALL_COLUMNS: Final = (
     "seq", "at", "segment", "place", *_SERVICE, "outcome", "cause", "label_set", "conversation",
@@ -209,10 +231,13 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Tables without rows where there is no file yet."""
+    """Tables without rows where there is no file yet, or one of another version."""
     if not path.exists():
         return create_in_memory()
     database = connect_read_only(path, any_thread=True)
+    if not _is_ours(database):
+        database.close()
+        return create_in_memory()
     database.execute("PRAGMA mmap_size=1073741824")
     database.execute("PRAGMA cache_size=-16384")
     return database

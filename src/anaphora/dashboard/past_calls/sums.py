@@ -1,10 +1,12 @@
 """Sums of calls, and what a call adds to them: in all, by block of its prompt, and as its app may
-see it.
+see it; times to the first byte as buckets of a histogram.
 
 Amounts are nano-dollars.
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 from msgspec.structs import replace
@@ -166,3 +168,18 @@ def masked(call: AuditEnvelope) -> AuditEnvelope:
             own=None,
         )
     return replace(call, usage=replace(call.usage, read=call.usage.read or 0), raw_hash="")
+
+
+#: Buckets of the histogram: the first ends at 1 ms, each further one is 5 % wider.
+_FIRST_BUCKET, _WIDTH = 0.001, math.log(1.05)
+
+
+def bucket_of(seconds: float) -> int:
+    if seconds <= _FIRST_BUCKET:
+        return 0
+    return math.ceil(math.log(seconds / _FIRST_BUCKET) / _WIDTH)
+
+
+def seconds_of(bucket: int) -> float:
+    """The middle of a bucket."""
+    return _FIRST_BUCKET * math.exp((bucket - 0.5) * _WIDTH)

@@ -8,9 +8,8 @@ are held to what the catalog knows of their models, and to nothing else.
 
 from __future__ import annotations
 
-import pkgutil
-import tomllib
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,15 +17,15 @@ import msgspec
 from anaphora import errors
 from anaphora import wire as wires
 from anaphora.catalog import Feature, Overflow, Profile, overflow_of
-from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.catalog.request_errors import MediaKind, media_types
+from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
+from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
-
-_FIELDS = tomllib.loads((pkgutil.get_data(__name__, "fields.toml") or b"").decode())
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +43,22 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def profile(self) -> Profile:
         return self.facts.profile
+
+    @property
+    def walk(self) -> Walk:
+        """Reads the blocks of its messages."""
+        return _walk(self.facts.wire)
+
+    def blocks(self, index: int, message: Object) -> list[WalkedBlock]:
+        """The blocks in a message that are objects."""
+        path = f"{self.walk.table.messages}[{index}]"
+        inner = self.walk.inner(self.walk.message(message, path))
+        return [block for block in inner if isinstance(block.raw, dict)]
+
+
+@functools.cache
+def _walk(wire: str) -> Walk:
+    return Walk(wires.table(wire), VALUES)
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]
@@ -149,13 +164,9 @@ def check_fields(
             raise error(path, field)
 
 
-def known_fields(wire: str, name: str) -> frozenset[str]:
-    """A list of field names in `fields.toml`."""
-    return frozenset(_FIELDS[wire][name].split())
-
-
-def fields_by_type(wire: str, name: str) -> dict[str, frozenset[str]]:
-    return {kind: frozenset(names.split()) for kind, names in _FIELDS[wire][name].items()}
+def members_by_type(rows: Mapping[str, BlockType]) -> dict[str, frozenset[str]]:
+    """The members of blocks, by the types whose members are known."""
+    return {kind: row.members for kind, row in rows.items() if row.members is not None}
 
 
 def overflow_row(provider: str, wire: str) -> Overflow:
@@ -176,3 +187,70 @@ def too_long(
         row = overflow_row(request.facts.provider, request.facts.wire)
         message, code = row.write(request.tokens, limit), row.code or "invalid_request_error"
         raise errors.ContextOverflow(message, status=400, code=code, param=param)
+
+
+# ── Inline media whose type a provider does not accept ───────────────────────────────────────────
+
+FoundMedium: TypeAlias = tuple[str, MediaKind, Any]
+"""The path of a medium, its kind, and its type as it was given."""
+
+
+def check_media(find: Callable[[CheckedRequest], Iterator[FoundMedium]]) -> Callable[..., None]:
+    """A check of all media that `find` finds."""
+
+    def check(request: CheckedRequest) -> None:
+        provider, wire = request.facts.provider, request.facts.wire
+        for path, kind, given in find(request):
+            row = media_types(provider, wire, kind)
+            if row is not None and isinstance(given, str) and not row.accepts(given):
+                raise rejected(row.write(path, given[:100]), param=path, code=row.code)
+
+    return check
+
+
+def chat_media(request: CheckedRequest) -> Iterator[FoundMedium]:
+    for index, message in request.messages:
+        for part in request.blocks(index, message):
+            url, data = nested(part.raw, "image_url", "url"), nested(part.raw, "file", "file_data")
+            yield f"{part.path}.image_url.url", "image", _of_data_url(url)
+            yield f"{part.path}.file.file_data", "file", _of_data_url(data)
+
+
+def responses_media(request: CheckedRequest) -> Iterator[FoundMedium]:
+    for index, item in request.messages:
+        for part in request.blocks(index, item):
+            yield f"{part.path}.image_url", "image", _of_data_url(part.raw.get("image_url"))
+            yield f"{part.path}.file_data", "file", _of_data_url(part.raw.get("file_data"))
+
+
+def anthropic_media(request: CheckedRequest) -> Iterator[FoundMedium]:
+    """Also inside tool results."""
+    for index, message in request.messages:
+        for block in request.blocks(index, message):
+            for each in (*request.walk.all_blocks(block), block):
+                source = each.members.get("source")
+                if each.row.medium is not None and nested(source, "type") == "base64":
+                    kind: MediaKind = "image" if each.row.medium == "images" else "file"
+                    path = f"{dotted(each.path)}.source.base64.media_type"
+                    yield path, kind, nested(source, "media_type")
+
+
+def gemini_media(request: CheckedRequest) -> Iterator[FoundMedium]:
+    for index, content in request.messages:
+        for part in request.blocks(index, content):
+            data = part.members.get("inlineData")
+            given = nested(data, "mimeType") or nested(data, "mime_type")
+            kind: MediaKind = "image" if str(given).startswith("image/") else "file"
+            yield f"{part.path}.inline_data.mime_type", kind, given
+
+
+def dotted(path: str) -> str:
+    """A path as Anthropic's errors write it: `messages.0.content.1`."""
+    return path.replace("[", ".").replace("]", "")
+
+
+def _of_data_url(url: Any) -> str | None:
+    """The type that a data URL states; None for other values."""
+    if not isinstance(url, str) or not url.startswith("data:"):
+        return None
+    return url[5 : url.find(",")].partition(";")[0] or "text/plain"

@@ -5,37 +5,38 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from anaphora import errors
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.wire.anthropic.fields import TABLE
 
 from . import (
     SAMPLING,
     CheckedRequest,
     Object,
     WireChecks,
+    anthropic_media,
     check_fields,
-    fields_by_type,
-    known_fields,
+    check_media,
+    dotted,
+    members_by_type,
     objects,
     rejected,
     text,
     too_long,
 )
-from .media import anthropic_media, check_media
 
-TOP = known_fields("anthropic", "top")
-BETA_TOP = known_fields("anthropic", "beta_top")
-COUNT = known_fields("anthropic", "count")
-BETA_COUNT = known_fields("anthropic", "beta_count")
-MESSAGE = known_fields("anthropic", "message")
-BETA_MESSAGE = known_fields("anthropic", "beta_message")
-CUSTOM_TOOL = known_fields("anthropic", "custom_tool")
-BLOCKS = fields_by_type("anthropic", "blocks")
-BETA_BLOCKS = known_fields("anthropic", "beta_blocks")
+TOP = TABLE.names(beta=False) - frozenset(SAMPLING)
+BETA_TOP = TABLE.names(beta=True)
+COUNT = TABLE.names(beta=False, counted=True)
+BETA_COUNT = TABLE.names(beta=True, counted=True)
+MESSAGE = TABLE.message_fields[""]
+BETA_MESSAGE = TABLE.message_fields["beta"]
+CUSTOM_TOOL = TABLE.tool
+BLOCKS = members_by_type(TABLE.blocks)
+BETA_BLOCKS = frozenset(kind for kind, row in TABLE.blocks.items() if row.beta)
 
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 MAX_BYTES = 32 * 1024 * 1024
@@ -88,23 +89,25 @@ def _unknown_fields(request: CheckedRequest) -> None:
     check_fields(_known_fields(request), lambda path, field: _rejected_at(path + field, _EXTRA))
 
 
-def _known_fields(request: CheckedRequest) -> Iterator[tuple[Object, frozenset[str], str]]:
+def _known_fields(
+    request: CheckedRequest,
+) -> Iterator[tuple[Object, frozenset[str] | None, str]]:
     beta = _has_betas(request)
     yield request.body, _TOPS[request.counts, beta], ""
     for index, tool in objects(request.body.get("tools")):
         if tool.get("type") in (None, "custom"):
             yield tool, CUSTOM_TOOL, f"tools.{index}.custom."
-    for index, block in objects(request.body.get("system")):
-        yield block, BLOCKS["text"], f"system.{index}."
+    for index, system in objects(request.body.get("system")):
+        yield system, BLOCKS["text"], f"system.{index}."
     for index, message in request.messages:
         yield message, MESSAGE | BETA_MESSAGE if beta else MESSAGE, f"messages.{index}."
-        for place, block in objects(message.get("content")):
-            kind, path = block.get("type"), f"messages.{index}.content.{place}"
-            if not isinstance(kind, str):
+        for block in request.blocks(index, message):
+            kind, path = block.type, dotted(block.path)
+            if not isinstance(block.raw.get("type"), str):
                 raise _rejected_at(f"{path}.type", "Field required")
-            if kind in BLOCKS:
-                yield block, BLOCKS[kind], f"{path}.{kind}."
-            elif kind not in BETA_BLOCKS:
+            if block.row.members is not None:
+                yield block.raw, block.row.members, f"{path}.{kind}."
+            elif not block.row.beta:
                 reason = "found using 'type' does not match any of the expected tags"
                 raise _rejected_at(path, f"Input tag '{kind}' {reason}")
 
@@ -303,23 +306,18 @@ def _deferred_tools(request: CheckedRequest) -> None:
 def _slots(request: CheckedRequest) -> Iterator[tuple[str, Object, bool]]:
     """Blocks and tools that could carry a marker, in hash order: the path, the block, and whether
     it is inside another one, where the automatic marker has no slot."""
-    for index, tool in objects(request.body.get("tools")):
-        yield f"tools.{index}", tool, False
-    yield from _block_slots(request.body.get("system"), "system")
+    walk = request.walk
+    for name in ("tools", "system"):
+        for block in walk.section(request.body.get(name), name):
+            if isinstance(block.raw, dict):
+                yield dotted(block.path), block.raw, False
     for index, message in request.messages:
-        yield from _block_slots(message.get("content"), f"messages.{index}.content")
-
-
-def _block_slots(
-    content: Any, path: str, inside: bool = False
-) -> Iterator[tuple[str, Object, bool]]:
-    for index, block in objects(content):
-        # Inner blocks are hashed before the block ends.
-        own = f"{path}.{index}"
-        yield from _block_slots(block.get("content"), f"{own}.content", inside=True)
-        source = nested(block, "source", "content")
-        yield from _block_slots(source, f"{own}.source.content", inside=True)
-        yield own, block, inside
+        for block in request.blocks(index, message):
+            # Inner blocks are hashed before the block ends.
+            for inner in walk.all_blocks(block):
+                if isinstance(inner.raw, dict):
+                    yield dotted(inner.path), inner.raw, True
+            yield dotted(block.path), block.raw, False
 
 
 def _is_empty_text(block: Object) -> bool:

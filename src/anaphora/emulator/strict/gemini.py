@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anaphora.errors import Upstream
+from anaphora.wire.gemini.fields import GENERATION_CONFIG, PART, TABLE
 from anaphora.wire.gemini.types import camel
 
 from . import (
@@ -15,17 +16,15 @@ from . import (
     Object,
     WireChecks,
     check_fields,
-    known_fields,
+    check_media,
+    gemini_media,
     objects,
     rejected,
     too_long,
 )
-from .media import check_media, gemini_media
 
-TOP = known_fields("gemini", "top")
-CONTENT = known_fields("gemini", "content")
-PART = known_fields("gemini", "part")
-GENERATION_CONFIG = known_fields("gemini", "generation_config")
+TOP = TABLE.names(beta=False)
+CONTENT = TABLE.message.members
 _INVALID = "INVALID_ARGUMENT"
 #: The other spelling of the names that are looked up.
 _SNAKE = {
@@ -59,13 +58,13 @@ def _unknown_names(request: CheckedRequest) -> None:
     check_fields(_known_fields(request), error, camel)
 
 
-def _known_fields(request: CheckedRequest) -> Iterator[tuple[Any, frozenset[str], str]]:
+def _known_fields(request: CheckedRequest) -> Iterator[tuple[Any, frozenset[str] | None, str]]:
     yield request.body, TOP, ""
     yield _get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"
     for index, content in request.messages:
         yield content, CONTENT, f"contents[{index}]"
-        for place, part in objects(content.get("parts")):
-            yield part, PART, f"contents[{index}].parts[{place}]"
+        for part in request.blocks(index, content):
+            yield part.raw, PART, part.path
 
 
 def _contents(request: CheckedRequest) -> None:

@@ -9,31 +9,32 @@ from anaphora import errors
 from anaphora.catalog.api_limits import output_limits
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
+from anaphora.wire.openai_chat import fields as chat
+from anaphora.wire.openai_responses import fields as responses
 
 from . import (
     CheckedRequest,
     Object,
     WireChecks,
+    chat_media,
     check_fields,
-    fields_by_type,
-    known_fields,
+    check_media,
+    members_by_type,
     objects,
     rejected,
+    responses_media,
     text,
     too_long,
 )
-from .media import chat_media, check_media, responses_media
 from .schemas import check_output, check_tools
 
-CHAT = known_fields("openai", "chat")
-MESSAGES = fields_by_type("openai", "messages")
-PARTS = fields_by_type("openai", "parts")
-RESPONSES = known_fields("openai", "responses")
-CODEX = known_fields("openai", "codex")
-CODEX_ITEM = known_fields("openai", "codex_item")
-INPUT_TOKENS = known_fields("openai", "input_tokens")
-ITEMS = fields_by_type("openai", "items")
-_ITEMS = {kind: fields | CODEX_ITEM for kind, fields in ITEMS.items()}
+CHAT = chat.TABLE.names(beta=False)
+MESSAGES = chat.TABLE.message_fields
+PARTS = members_by_type(chat.TABLE.blocks)
+RESPONSES = responses.TABLE.names(beta=False) - responses.CODEX - {"logprobs"}
+INPUT_TOKENS = responses.TABLE.names(beta=False, counted=True) | {"personality"}
+ITEMS = members_by_type(responses.ITEMS)
+_ITEMS = {kind: fields | responses.CODEX_ITEM for kind, fields in ITEMS.items()}
 #: The most replies to one request: thisisartium/continuous-alignment-testing#25.
 _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
@@ -142,9 +143,8 @@ def _chat_fields(request: CheckedRequest) -> None:
     for index, message in request.messages:
         path = f"messages[{index}]."
         rows.append((message, MESSAGES.get(text(message.get("role"))), path))
-        for place, part in objects(message.get("content")):
-            fields = PARTS.get(text(part.get("type")))
-            rows.append((part, fields, f"{path}content[{place}]."))
+        parts = request.blocks(index, message)
+        rows += [(part.raw, part.row.members, f"{part.path}.") for part in parts]
     check_fields(rows, _unknown)
 
 
@@ -320,7 +320,7 @@ def _responses_fields(request: CheckedRequest) -> None:
             "moved to 'text.format'."
         )
         raise rejected(message, param="response_format", code="unsupported_parameter")
-    known = INPUT_TOKENS if request.counts else RESPONSES | CODEX
+    known = INPUT_TOKENS if request.counts else RESPONSES | responses.CODEX
     check_fields([(request.body, known, "")], _unknown)
     items = [(item, _ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
     check_fields(items, _unknown)

@@ -3,6 +3,8 @@ bytes, how they are read, and where a caller's mark lands."""
 
 from __future__ import annotations
 
+from msgspec import Raw
+
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
@@ -233,8 +235,11 @@ def take_marker(
 ) -> tuple[Ttl, Extras | None] | None:
     """The same for an object that is not decoded; the marker is removed from its members."""
     raw = members.pop("cache_control", None)
-    if raw is None:
-        return None
+    return None if raw is None else read_marker(raw, path, fail)
+
+
+def read_marker(raw: Raw, path: str, fail: ErrorFactory) -> tuple[Ttl, Extras | None] | None:
+    """The same for a marker that was taken out of the object at that path."""
     path = f"{path}.cache_control"
     marker, unknown = _CACHE_CONTROL.decode(raw, path, fail)
     return None if marker is None else _read(marker, unknown, path, fail)

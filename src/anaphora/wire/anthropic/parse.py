@@ -49,7 +49,6 @@ from anaphora.values import (
     Tool,
     ToolCall,
     ToolResult,
-    Ttl,
     Url,
 )
 from anaphora.wire.params import NO_CACHE_PLAN
@@ -63,19 +62,19 @@ from anaphora.wire.reading import (
     converts_errors,
     encode_members,
     known_text,
-    list_elements,
     numbered,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
     SYSTEM_PROMPTS,
     TOOL_LISTS,
 )
+from anaphora.wire.walking import Level, Walk, WalkedBlock
 
 from . import types
-from .inner_blocks import holds_blocks, take_inner_marks
-from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, take_marker
+from .fields import TABLE
+from .params import AUTOMATIC_FIELDS, PARAMS, marker_of, read_marker, take_marker
+from .split import take_inner_marks
 from .types import MEMO, MESSAGE_FIELDS, WIRE
 
 _REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
@@ -134,8 +133,7 @@ class BlockReader:
         if type(block) is OtherBlock:
             members = {name: raw for name, raw in block.members.items() if name != "type"}
             marker = take_marker(members, self.path(position), self.fail)
-            inner = self._inner_marker(block.tag, members, position)
-            marker = marker or inner
+            self._take_inner_marks(block.tag, members, position)
             part = _opaque(block.tag, members)
         else:
             if block.cache_control is not None:
@@ -153,21 +151,20 @@ class BlockReader:
             elif type(block) is types.RedactedBlock:
                 part = Thinking(data=block.data, provider=WIRE, extras=_extras(unknown))
             else:
-                part, inner = self._media(block, unknown, position)
-                marker = marker or inner
+                part = self._media(block, unknown, position)
         if marker is not None:
             self.marks.append(PartMark(f"m{self.message}", position, *marker))
         return part
 
-    def _inner_marker(
-        self, kind: str, members: Members, position: tuple[int, ...]
-    ) -> tuple[Ttl, Extras | None] | None:
-        """Takes the markers of inner blocks out of a block that is not read: it gets the last one
-        itself, so that each marker of the request is known."""
-        if not holds_blocks(kind, members):
-            return None
-        marks = take_inner_marks(members, self.path(position), self.fail)
-        return (marks[-1][1], None) if marks else None
+    def _take_inner_marks(self, kind: str, members: Members, position: tuple[int, ...]) -> None:
+        """Takes the markers of inner blocks out of a block that is not read: it gets them itself,
+        so that each marker of the request is known."""
+        row = TABLE.blocks.get(kind, TABLE.other)
+        if row.inside:
+            block = WalkedBlock(kind, row, members, None, self.path(position))
+            walk = Walk(TABLE, Level(self.fail))
+            for _, ttl in take_inner_marks(block, walk, self.fail):
+                self.marks.append(PartMark(f"m{self.message}", position, ttl))
 
     def _tool_result(
         self, block: types.ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
@@ -193,8 +190,7 @@ class BlockReader:
         block: types.ImageBlock | types.DocumentBlock,
         unknown: Unknown | None,
         position: tuple[int, ...],
-    ) -> tuple[Image | Document | Opaque, tuple[Ttl, Extras | None] | None]:
-        """The part, and the marker of a block inside it."""
+    ) -> Image | Document | Opaque:
         source = self._source(block.source, position)
         is_image = isinstance(block, types.ImageBlock)
         if source is None:
@@ -204,11 +200,11 @@ class BlockReader:
                 if (text := getattr(block, name, None)) is not None:
                     members[name] = msgspec.Raw(string(text))
             kind = "image" if is_image else "document"
-            marker = self._inner_marker(kind, members, position)
-            return _opaque(kind, members), marker
+            self._take_inner_marks(kind, members, position)
+            return _opaque(kind, members)
         if isinstance(block, types.ImageBlock):
-            return Image(source, extras=_extras(unknown)), None
-        return Document(source, block.title, block.context, _extras(unknown)), None
+            return Image(source, extras=_extras(unknown))
+        return Document(source, block.title, block.context, _extras(unknown))
 
     def _source(self, raw: msgspec.Raw, position: tuple[int, ...]) -> Source | None:
         """None for sources that `Source` cannot hold: their block stays opaque."""
@@ -327,18 +323,17 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
-    for index, element in enumerate(list_elements(raw, "$.tools", request_error)):
-        path = f"$.tools[{index}]"
-        members = object_members(element, path, request_error)
-        if "input_schema" in members:
-            tool, unknown = _TOOL.decode(element, path, request_error)
-            marker = marker_of(tool, unknown, path, request_error)
+    for block in Walk(TABLE).section(raw, "$.tools"):
+        if "input_schema" in block.members:
+            tool, unknown = _TOOL.decode(block.raw, block.path, request_error)
+            marker = marker_of(tool, unknown, block.path, request_error)
             schema, about = bytes(tool.input_schema).decode(), tool.description or ""
             tools.append(Tool(tool.name, about, schema, tool.strict, extras=_extras(unknown)))
         else:
-            marker = take_marker(members, path, request_error)
-            json = encode_members(members).decode()
-            tools.append(ProviderTool(WIRE, known_text(members, "name"), json))
+            found = block.marker
+            marker = None if found is None else read_marker(found, block.path, request_error)
+            json = encode_members(block.members).decode()
+            tools.append(ProviderTool(WIRE, known_text(block.members, "name"), json))
         if marker is not None:
             marks.append(ToolMark(tools[-1].name, *marker))
     return tuple(tools), tuple(marks)

@@ -48,7 +48,8 @@ from anaphora.wire.parts import (
     render_items,
 )
 
-from .types import MARKABLE_OPAQUE, MESSAGE_FIELDS, WIRE
+from .fields import TABLE
+from .types import MESSAGE_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]
 Encoder: TypeAlias = Callable[[Any, Notices], bytes | None]
@@ -60,8 +61,6 @@ TOOL_RESULT = b'{"type":"tool_result","tool_use_id":%b,"content":['
 BEFORE_BRACE = -1
 
 _DEFERRED = "defer_loading"
-#: Blocks that are opaque where their source is.
-_MEDIA = ("image", "document")
 
 _BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
 UNSIGNED = Notice(
@@ -295,7 +294,7 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
     """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
     if isinstance(part, Opaque):
-        markable = part.kind in MARKABLE_OPAQUE or part.kind in _MEDIA
+        markable = TABLE.blocks.get(part.kind, TABLE.other).markable
         return Kind.OTHER, BEFORE_BRACE if markable else None, _opaque
     check_part(part, ENCODERS)
     if assistant and type(part) is Text and part.text.isspace():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from anaphora.canonical import encode_text
+from anaphora.canonical import encode_text, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
@@ -62,7 +62,6 @@ _OPEN = {
 }
 #: The same, after a message of another role.
 _NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in _OPEN.items()}
-WIRE_ROLES = frozenset(_OPEN)
 CLOSE = b"]}]"
 
 
@@ -155,8 +154,8 @@ def _automatic(
 def opening(role: str) -> bytes:
     """A message up to its first block."""
     if type(role) is RoleWithFields:
-        return b'{"role":"%b",%b,"content":[' % (role.encode(), role.fields)
-    return _OPEN[role]
+        return b'{"role":%b,%b,"content":[' % (string(role), role.fields)
+    return _OPEN.get(role) or b'{"role":%b,"content":[' % string(role)
 
 
 def joins(role: str, last: str | None) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.values import Message, Reply, StopReason, Usage, WriteTtl
+from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
 from anaphora.wire.replies import (
     positive_counts,
     read_counts,
     valid_count,
 )
-from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .parse import BlockReader
 from .types import WIRE, MessageReply, UsageCounts

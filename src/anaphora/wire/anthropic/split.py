@@ -8,21 +8,23 @@ white space between the members of a block.
 from __future__ import annotations
 
 import functools
+from typing import TypeAlias
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
-from anaphora.values import Section
+from anaphora.values import Section, Ttl
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.markers import INNER_LEVELS
 from anaphora.wire.reading import (
+    ErrorFactory,
     Members,
     Unknown,
     converts_errors,
     encode_members,
     known_text,
     list_elements,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
@@ -35,24 +37,21 @@ from anaphora.wire.splitting import (
     cut_section,
     required_text,
 )
+from anaphora.wire.walking import BlockType, Walk, WalkedBlock
 
-from .inner_blocks import Marks, holds_blocks, take_inner_marks
+from .fields import TABLE
 from .messages import RoleWithFields
-from .params import MARKERS, PARAMS, PATH, take_marker
+from .params import MARKERS, PARAMS, PATH, read_marker, take_marker
 from .parts import placed
-from .render import CLOSE, WIRE_ROLES, joins, opening
-from .types import MARKABLE_OPAQUE, MEMO, WIRE
+from .render import CLOSE, joins, opening
+from .types import MEMO, WIRE
 
-_KINDS = {
-    "text": Kind.TEXT,
-    "image": Kind.IMAGE,
-    "document": Kind.DOCUMENT,
-    "tool_use": Kind.TOOL_CALL,
-    "tool_result": Kind.TOOL_RESULT,
-    "thinking": Kind.THINKING,
-    "redacted_thinking": Kind.THINKING,
-}
-_MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
+#: The offsets of markers in a block (None: at its end), and their TTLs.
+Marks: TypeAlias = list[tuple[int | None, Ttl]]
+
+_WALK = Walk(TABLE)
+#: The source of a document: it holds blocks, and is none.
+_SOURCE = BlockType(inside=("content",))
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -99,12 +98,12 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
     labels: list[str] = []
     deferred: list[DeferredTool] = []
     paths: list[str] = []
-    elements = list_elements(raw, f"$.{section}", request_error)
-    read = [_unmarked(each, f"$.{section}[{index}]") for index, each in enumerate(elements)]
+    read = _WALK.section(raw, f"$.{section}")
     tools = section == "tools"
     # Where all are deferred, which the provider rejects, they are compared as any others.
-    may_defer = tools and not all(_is_deferred(members) for members, _ in read)
-    for index, (members, marks) in enumerate(read):
+    may_defer = tools and not all(_is_deferred(block.members) for block in read)
+    for index, block in enumerate(read):
+        members, marks = block.members, _own_marks(block)
         name = known_text(members, "name") if tools else ""
         if may_defer and _is_deferred(members):
             deferred.append(placed(name, len(blocks), encode_members(members)))
@@ -127,33 +126,99 @@ def _is_deferred(members: Members) -> bool:
 
 
 def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
-    members = object_members(raw, path, request_error)
+    members = _WALK.message(raw, path).members
     role = required_text(members, "role", path)
     if "content" not in members:
         raise request_error("is missing", f"{path}.content")
     del members["role"]
     content = members.pop("content")
-    if role not in WIRE_ROLES:
-        raise request_error(f"{role!r} is not a role here", f"{path}.role")
     if members and (rest := Unknown(dict(members)).remaining()):
         role = RoleWithFields(role, encode_members(rest)[1:-1])
-    if bytes(content)[:1] == b'"':
+    if bytes(memoryview(content)[:1]) == b'"':
         text = b'{"type":"text","text":' + bytes(content) + b"}"
         splice = None if _is_blank(bytes(content)) else BEFORE_BRACE
         return SplitMessage(role, opening(role), [SplitBlock(Kind.TEXT, text, splice)])
-    path = f"{path}.content"
-    elements = enumerate(list_elements(content, path, request_error))
-    blocks = [_split_block(block, f"{path}[{index}]") for index, block in elements]
+    blocks = [_split_block(block) for block in _WALK.listed(content, f"{path}.content")]
     return SplitMessage(role, opening(role), blocks)
 
 
-def _split_block(raw: msgspec.Raw, path: str) -> SplitBlock:
-    members, marks = _unmarked(raw, path)
-    kind = required_text(members, "type", path)
-    if holds_blocks(kind, members):
-        marks = [*take_inner_marks(members, path, request_error), *marks]
-    splice = BEFORE_BRACE if kind in _MARKABLE and not _is_blank_block(members) else None
-    return SplitBlock(_KINDS.get(kind, Kind.OTHER), encode_members(members), splice, marks)
+def _split_block(block: WalkedBlock) -> SplitBlock:
+    row, members, marks = block.row, block.members, _own_marks(block)
+    if row.inside:
+        marks = [*take_inner_marks(block, _WALK, request_error), *marks]
+    splice = BEFORE_BRACE if row.markable and not _is_blank_block(members) else None
+    return SplitBlock(row.chunk, encode_members(members), splice, marks)
+
+
+def _own_marks(block: WalkedBlock) -> Marks:
+    if block.marker is None:
+        return []
+    marker = read_marker(block.marker, block.path, request_error)
+    return [] if marker is None else [(None, marker[0])]
+
+
+# ── Blocks inside others ─────────────────────────────────────────────────────────────────────────
+
+
+def take_inner_marks(block: WalkedBlock, walk: Walk, fail: ErrorFactory, level: int = 0) -> Marks:
+    """Takes the markers out of the blocks in a block; where they stood in its bytes. They take
+    slots like any other marker. All levels are written anew: a block has the same bytes with and
+    without markers."""
+    marks: Marks = []
+    if level == INNER_LEVELS:
+        return marks
+    holders = {place.partition(".")[0]: place for place in block.row.inside}
+    before: Members = {}
+    members = block.members
+    for name, raw in members.items():
+        first = bytes(memoryview(raw)[:1])
+        if name in holders and (first == b"{" or (first == b"[" and name == holders[name])):
+            offset = len(encode_members({**before, name: msgspec.Raw(b"")})) - 1
+            path = f"{block.path}.{name}"
+            if name != holders[name]:
+                source = WalkedBlock("", _SOURCE, walk.members(raw, path), raw, path)
+                value, inner = _unmarked(source, walk, fail, level + 1)
+            elif first == b"{":
+                block_inside = walk.block(raw, path, typed=False)
+                value, inner = _unmarked(block_inside, walk, fail, level + 1)
+            else:
+                value, inner = _unmarked_list(raw, path, walk, fail, level + 1)
+            members[name] = raw = msgspec.Raw(value)
+            marks += [(offset + at, ttl) for at, ttl in inner]
+        before[name] = raw
+    return marks
+
+
+def _unmarked_list(
+    raw: msgspec.Raw, path: str, walk: Walk, fail: ErrorFactory, level: int
+) -> tuple[bytes, list[tuple[int, Ttl]]]:
+    """A list of blocks without markers, and where those stood."""
+    blocks: list[bytes] = []
+    marks: list[tuple[int, Ttl]] = []
+    offset = len(b"[")
+    for index, element in enumerate(list_elements(raw, path, fail)):
+        data = bytes(element)
+        if data[:1] == b"{":
+            block = walk.block(element, f"{path}[{index}]", typed=False)
+            data, inner = _unmarked(block, walk, fail, level)
+            marks += [(offset + at, ttl) for at, ttl in inner]
+        blocks.append(data)
+        offset += len(data) + len(b",")
+    return b"[" + b",".join(blocks) + b"]", marks
+
+
+def _unmarked(
+    block: WalkedBlock, walk: Walk, fail: ErrorFactory, level: int
+) -> tuple[bytes, list[tuple[int, Ttl]]]:
+    """A block without markers, and where those stood."""
+    inner = take_inner_marks(block, walk, fail, level)
+    marks = [(at, ttl) for at, ttl in inner if at is not None]
+    data = encode_members(block.members)
+    if block.marker is not None:
+        marker = read_marker(block.marker, block.path, fail)
+        if marker is not None:
+            marks.append((len(data) - 1, marker[0]))
+    return data, marks
 
 
 def _is_blank_block(members: Members) -> bool:
@@ -166,11 +231,3 @@ def _is_blank(text: bytes) -> bool:
     if b"!" <= text[1:2] <= b"~" and text[1:2] not in b'"\\':
         return False
     return not known_text({"text": msgspec.Raw(text)}, "text").strip()
-
-
-def _unmarked(raw: msgspec.Raw, path: str) -> tuple[Members, Marks]:
-    """The members of a block without its marker. A block has the same bytes with and without one:
-    it is always written anew."""
-    members = object_members(raw, path, request_error)
-    marker = take_marker(members, path, request_error)
-    return members, [] if marker is None else [(None, marker[0])]

@@ -18,14 +18,6 @@ MEMO = Memo()
 #: The kind of an opaque part that holds the unknown fields of its message, as its last part.
 MESSAGE_FIELDS = "message"
 
-#: Opaque blocks that may carry a marker: the rules table has the same.
-MARKABLE_OPAQUE = frozenset(
-    "bash_code_execution_tool_result browser_state code_execution_tool_result compaction"
-    " container_upload mcp_tool_result mcp_toolset search_result server_tool_use"
-    " text_editor_code_execution_tool_result tool_addition tool_reference tool_removal"
-    " tool_search_tool_result web_fetch_tool_result web_search_tool_result".split()
-)
-
 #: Fields of a reply that a stream sends in its last delta, and those that it sends beside it.
 IN_DELTA = ("container", "stop_details")
 BESIDE_DELTA = ("context_management", "input_transformations")

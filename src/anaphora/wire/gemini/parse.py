@@ -71,7 +71,6 @@ from .types import (
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
 _CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
-PART = LenientDecoder[types.WirePart](types.WirePart, protobuf=True)
 _TOOLS = LenientDecoder[list[types.ToolObject] | None](list[types.ToolObject] | None, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
@@ -296,11 +295,11 @@ def _read_media(part: types.WirePart, extras: Extras | None) -> Part | None:
     source: Source
     if blob is not None:
         data = None if blob.data is None else types.decode_base64(blob.data)
-        if file is not None or blob.mimeType is None or data is None:
+        if file is not None or not blob.mimeType or data is None:
             return None
         source = Bytes(data, blob.mimeType)
     else:
-        if file is None or file.mimeType is None or file.fileUri is None:
+        if file is None or not file.mimeType or file.fileUri is None:
             return None
         source = Url(file.fileUri, file.mimeType)
         if file.fileUri.startswith(_OWN_FILES):

@@ -33,6 +33,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.parts import extra_members, own_members, own_stop, own_usage, partition
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -48,7 +49,6 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import read_counts, valid_count
 from anaphora.wire.sse import encode_event
-from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .errors import error_of, write_failure
 from .parse import PartReader

@@ -27,9 +27,10 @@ from anaphora.wire.splitting import (
     SplitSection,
     cut_section,
 )
+from anaphora.wire.walking import Walk
 
+from .fields import TABLE
 from .params import envelope_of, frozen_with, model_id, path_of, read_path
-from .parse import PART
 from .render import CLOSE, CONTENTS, GLUE, SYSTEM, SYSTEM_CLOSE, SYSTEM_PLACE, TOOLS, join_tools
 from .types import (
     MEMO,
@@ -39,8 +40,7 @@ from .types import (
     raw_elements,
 )
 
-_KINDS = {"text": Kind.TEXT, "functionCall": Kind.TOOL_CALL, "functionResponse": Kind.TOOL_RESULT}
-_MEDIA = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
+_WALK = Walk(TABLE)
 
 
 @converts_errors(request_error)
@@ -117,18 +117,9 @@ def _split_content(raw: Raw, path: str) -> SplitMessage:
         members = {"role": Raw(string(role)), **members}
     opening = encode_members(members)[:-1] + (b"," if members else b"") + b'"parts":['
     blocks = [
-        SplitBlock(_part_kind(part, f"{path}.parts[{index}]"), bytes(part))
+        SplitBlock(_WALK.block(part, f"{path}.parts[{index}]").row.chunk, bytes(part))
         for index, part in enumerate(parts)
     ]
+    if not blocks and members.keys() - {"role"}:
+        blocks = [SplitBlock(Kind.OTHER, b"")]  # its other members
     return SplitMessage(role or "user", opening, blocks)
-
-
-def _part_kind(raw: Raw, path: str) -> Kind:
-    part, _ = PART.decode(raw, path, request_error)
-    if part.thought:
-        return Kind.THINKING
-    media = part.inlineData or part.fileData
-    if media is not None:
-        return _MEDIA.get((media.mimeType or "").partition("/")[0], Kind.DOCUMENT)
-    kinds = (kind for name, kind in _KINDS.items() if getattr(part, name) is not None)
-    return next(kinds, Kind.OTHER)

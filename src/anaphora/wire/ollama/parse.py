@@ -34,7 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.attachments import image_media_type
-from anaphora.wire.openai import decode_base64
+from anaphora.wire.openai import decode_base64, function_name
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -357,7 +357,8 @@ def _read_tool(raw: Raw, path: str) -> AnyTool:
     members = object_members(raw, path, request_error)
     kind = decode_value(members.get("type", NULL), str | None, f"{path}.type", request_error)
     if kind not in (None, "", "function") or bytes(members.get("function", NULL)) == b"null":
-        return ProviderTool(WIRE, kind or "function", bytes(raw).decode())
+        name = function_name(members) or kind or "function"
+        return ProviderTool(WIRE, name, bytes(raw).decode())
     tool, unknown = _TOOL.decode(raw, path, request_error)
     function = tool.function
     schema = bytes(function.parameters)

@@ -16,6 +16,7 @@ from anaphora import errors
 from anaphora.canonical import dumps, string
 from anaphora.errors import Upstream
 from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 from anaphora.wire.parts import extra_members, own_stop
 from anaphora.wire.reading import (
@@ -29,7 +30,6 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import unreadable_usage, valid_count
-from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .messages import write_assistant
 from .parse import read_answer

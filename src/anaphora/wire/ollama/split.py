@@ -29,15 +29,19 @@ from anaphora.wire.splitting import (
     cut_section,
     required_text,
 )
+from anaphora.wire.walking import Walk
 
-from .params import NO_MESSAGES, PATH, TABLE
+from .fields import TABLE
+from .params import NO_MESSAGES, PATH
+from .params import TABLE as PARAMS
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS
 from .types import (
     MEMO,
     WIRE,
 )
 
-_cache_params = MEMO.remember(PARAM_SETS)(TABLE.sent_cache_params)
+_WALK = Walk(TABLE)
+_cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
 @converts_errors(request_error)
@@ -92,7 +96,7 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 
 def _split_message(raw: Raw, path: str) -> SplitMessage:
     """A message is one chunk."""
-    members = object_members(raw, path, request_error)
+    members = _WALK.message(raw, path).members
     role = required_text(members, "role", path).lower()
     if role == "tool":
         kind = Kind.TOOL_RESULT

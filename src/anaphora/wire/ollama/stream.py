@@ -33,11 +33,11 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.broken_json import replace_lone_surrogates
 from anaphora.wire.parts import fields_part, whole_body_events
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import BODY_LIMIT
-from anaphora.wire.surrogates import replace_lone_surrogates
 
 from .messages import is_message_fields, message_fields, sort_parts
 from .parse import compact_date, decode_message, read_call, read_image

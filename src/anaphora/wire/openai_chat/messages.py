@@ -60,10 +60,10 @@ from anaphora.wire.parts import (
 from anaphora.wire.reading import decode_members, known_text
 from anaphora.wire.splitting import BEFORE_BRACE
 
+from .fields import TABLE
 from .params import Traits
 from .types import (
     IN_CONTENT,
-    MARKABLE,
     MESSAGE_FIELDS,
     OTHER_CALL,
     REASONING_FIELDS,
@@ -394,7 +394,8 @@ def _encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
     message of that role. Roles other than the user take only text and opaque parts."""
     if isinstance(part, Opaque):
         misplaced = part.provider == WIRE and part.kind in (MESSAGE_FIELDS, OTHER_CALL)
-        markable = part.kind in MARKABLE and part.kind != "text"
+        row = TABLE.blocks.get(part.kind, TABLE.other)
+        markable = row.markable and part.kind != "text"
         return Kind.OTHER, markable, _left_out if misplaced else _opaque
     check_part(part, _ENCODERS)
     kind, markable, encode = _ENCODERS[type(part)]

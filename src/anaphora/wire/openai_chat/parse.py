@@ -60,6 +60,7 @@ from anaphora.wire.openai import (
     MESSAGE_KEY,
     decode_base64,
     decode_data_url,
+    function_name,
     read_breakpoint,
     system_blocks,
     with_role,
@@ -85,6 +86,7 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
+from .fields import TABLE
 from .legacy import link_call
 from .messages import is_fields
 from .params import read_params
@@ -106,6 +108,7 @@ PART: LenientDecoder[types.ContentPart | OtherBlock] = LenientDecoder(types.Cont
 TOOL: LenientDecoder[types.ToolDefinition | OtherBlock] = LenientDecoder(types.ToolDefinition)
 
 _decode_text = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
 _decode_image = msgspec.json.Decoder(types.ImageUrl).decode
 _decode_audio = msgspec.json.Decoder(types.InputAudio).decode
 _decode_file = msgspec.json.Decoder(types.File).decode
@@ -195,8 +198,9 @@ def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
     """A function with its schema as written; any other tool whole."""
     tool, unknown = TOOL.decode(raw, path, request_error)
     if isinstance(tool, OtherBlock) or tool.function is None:
+        members = tool.members if isinstance(tool, OtherBlock) else {}
         kind = tool.tag if isinstance(tool, OtherBlock) else "function"
-        return ProviderTool(WIRE, kind, bytes(raw).decode())
+        return ProviderTool(WIRE, function_name(members) or kind, bytes(raw).decode())
     function = tool.function
     schema = bytes(function.parameters)
     if schema == b"null":
@@ -214,7 +218,7 @@ class MessageReader:
     """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
     in what was read."""
 
-    __slots__ = ("_fail", "_root", "answered", "index", "marks")
+    __slots__ = ("_fail", "_root", "answered", "index", "marks", "unmarked")
 
     def __init__(self, root: str, fail: ErrorFactory) -> None:
         self._root = root
@@ -224,6 +228,8 @@ class MessageReader:
         self.answered = ""
         """The id of the call that a `function` message answers."""
         self.marks: list[PlacedMark[Ttl]] = []
+        self.unmarked = False
+        """Whether the message carries no breakpoints."""
 
     @property
     def _path(self) -> str:
@@ -295,7 +301,9 @@ class MessageReader:
         content = message.content
         if type(content) is not str:
             inner = _elements(unknown, "content")
+            self.unmarked = True
             parts += self._content(content, inner, first=len(parts))
+            self.unmarked = False
         elif content or not is_reply:
             parts.append(Text(content))
         if message.refusal:
@@ -341,10 +349,16 @@ class MessageReader:
             return _opaque(part.tag, part.members)
         if type(part) is types.RefusalPart:
             return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
+        members: Members = {}
         if type(part) is not types.ThinkingPart and part.prompt_cache_breakpoint is not None:
-            ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
-            self.marks.append((position, ttl or "30m", extras))
-        members = unknown.remaining() if unknown is not None else {}
+            if self.unmarked:
+                # The provider places none there: it stays as it is.
+                members[TABLE.marker] = msgspec.Raw(_encode(part.prompt_cache_breakpoint))
+            else:
+                ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
+                self.marks.append((position, ttl or "30m", extras))
+        if unknown is not None:
+            members |= unknown.remaining()
         if type(part) is types.TextPart:
             return Text(part.text, extras_of(WIRE, members))
         kind = str(type(part).__struct_config__.tag)

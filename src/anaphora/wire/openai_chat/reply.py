@@ -29,6 +29,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
+from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.errors import from_json, write_failure
 from anaphora.wire.openai import counted_usage
 from anaphora.wire.parts import bare_members, following, own_members, own_stop, own_usage
@@ -51,7 +52,6 @@ from anaphora.wire.replies import (
     valid_count,
 )
 from anaphora.wire.sse import encode_event
-from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from .messages import reasoning_field, sort_parts, thinking_part
 from .parse import MessageReader

@@ -17,8 +17,8 @@ from anaphora.wire.markers import DialectMarkers, marker_bytes, take_dialect_mar
 from anaphora.wire.openai import (
     body_order,
     function_name,
+    marker_in,
     split_tools,
-    take_breakpoint,
 )
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
@@ -26,8 +26,6 @@ from anaphora.wire.reading import (
     converts_errors,
     encode_members,
     known_text,
-    list_elements,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
@@ -40,12 +38,13 @@ from anaphora.wire.splitting import (
     cut_section,
     required_text,
 )
+from anaphora.wire.walking import Walk, WalkedBlock
 
+from .fields import TABLE
 from .messages import close, glue
 from .params import PARAMS
 from .types import (
     AUTOMATIC,
-    MARKABLE,
     MARKERS,
     MEMO,
     NULL,
@@ -53,15 +52,11 @@ from .types import (
     WIRE,
 )
 
-_KINDS = {
-    "text": Kind.TEXT,
-    "image_url": Kind.IMAGE,
-    "file": Kind.DOCUMENT,
-    "input_audio": Kind.AUDIO,
-}
-
 _RESULT_ROLES = ("tool", "function")
 
+#: With OpenAI's breakpoints, and for a dialect that has none.
+_WALK = Walk(TABLE)
+_UNMARKED = Walk(msgspec.structs.replace(TABLE, marker=""))
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -122,7 +117,7 @@ def _is_explicit(members: Members) -> bool:
 def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | None:
     """The first message, if it is a system message with content."""
     message = _split_message(raw, "$.messages[0]", markers)
-    if message.role not in ("system", "developer"):
+    if message.role not in ("system", "developer") or not all(each.data for each in message.blocks):
         return None
     labels = [f"system{index}" for index in range(len(message.blocks))]
     lead = b'"messages":[' + message.opening
@@ -136,42 +131,40 @@ def _split_tools(raw: bytes) -> SplitSection | None:
 def _split_message(
     raw: bytes | msgspec.Raw, path: str, markers: DialectMarkers | None
 ) -> SplitMessage:
-    members = object_members(raw, path, request_error)
+    members = _WALK.message(raw, path).members
     role = required_text(members, "role", path)
     if role == "assistant":
         kind = Kind.TOOL_CALL if "tool_calls" in members else Kind.TEXT
         return SplitMessage(role, b"", [SplitBlock(kind, bytes(raw))])
     del members["role"]
     content = bytes(members.pop("content", NULL))
-    kind = Kind.TOOL_RESULT if role in _RESULT_ROLES else Kind.TEXT
+    is_result = role in _RESULT_ROLES
     if content[:1] == b'"':
+        kind = Kind.TOOL_RESULT if is_result else Kind.TEXT
         splice = BEFORE_BRACE if content != b'""' else None
         blocks = [SplitBlock(kind, b'{"type":"text","text":' + content + b"}", splice)]
     else:
-        path = f"{path}.content"
-        elements = enumerate(list_elements(content, path, request_error))
-        blocks = [_split_part(raw, f"{path}[{i}]", role, markers) for i, raw in elements]
+        walk = _UNMARKED if markers == {} else _WALK
+        parts = walk.listed(content, f"{path}.content")
+        blocks = [_split_part(part, is_result, markers) for part in parts]
+    if not blocks and members:
+        blocks = [SplitBlock(Kind.OTHER, b"")]  # its other members
     opening = b'{"role":' + string(role) + following(members) + b',"content":['
     return SplitMessage(role, opening, blocks)
 
 
-def _split_part(
-    raw: msgspec.Raw, path: str, role: str, markers: DialectMarkers | None
-) -> SplitBlock:
+def _split_part(part: WalkedBlock, is_result: bool, markers: DialectMarkers | None) -> SplitBlock:
     """A part without its breakpoint, byte for byte otherwise. It is always written anew: a part has
     the same bytes with and without a breakpoint."""
-    members = object_members(raw, path, request_error)
-    ttl: Ttl | None = None
-    if markers is not None:
-        ttl = take_dialect_marker(members, markers)
-    if (markers is None or (markers and ttl is None)) and "prompt_cache_breakpoint" in members:
-        marked, ttl, _ = take_breakpoint(members, path, WIRE)
+    members, row = part.members, part.row
+    ttl = take_dialect_marker(members, markers) if markers else None
+    if ttl is None:
+        marked, ttl, _ = marker_in(part.marker, part.path, WIRE)
         ttl = ttl or "30m" if marked else None
-    kind = required_text(members, "type", path)
-    empty = kind == "text" and not known_text(members, "text")
-    markable = ttl is not None or (kind in MARKABLE and not empty)
+    empty = part.type == "text" and not known_text(members, "text")
+    markable = ttl is not None or (row.markable and not empty)
     return SplitBlock(
-        Kind.TOOL_RESULT if role in _RESULT_ROLES else _KINDS.get(kind, Kind.OTHER),
+        Kind.TOOL_RESULT if is_result else row.chunk,
         encode_members(members),
         BEFORE_BRACE if markable else None,
         () if ttl is None else ((None, ttl),),

@@ -36,8 +36,6 @@ MARKERS: dict[Ttl, bytes] = {
 }
 #: The breakpoint that OpenAI sets by itself takes a slot, but no bytes in the request.
 AUTOMATIC: dict[Ttl, bytes] = {"30m": b""}
-#: Types of content parts that may carry a breakpoint.
-MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
 
 #: The default of `Raw` fields: msgspec accepts no union of `Raw` and None.
 NULL = msgspec.Raw(b"null")

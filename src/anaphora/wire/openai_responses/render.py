@@ -63,6 +63,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
+from .fields import APP_ITEMS
 from .items import (
     ASSISTANT_TEXT,
     CLOSED,
@@ -80,7 +81,7 @@ from .items import (
     text_part,
 )
 from .params import Traits, automatic_ttl, continues, envelope, traits_of
-from .types import APP_ITEMS, AUTOMATIC, ITEM, MARKERS, MEMO, WIRE
+from .types import AUTOMATIC, ITEM, MARKERS, MEMO, WIRE
 
 TOOLS = b',"tools":['
 INPUT = b',"input":['

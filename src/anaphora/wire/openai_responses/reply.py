@@ -31,6 +31,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai import (
@@ -60,12 +61,11 @@ from anaphora.wire.replies import (
     read_counts,
     valid_count,
 )
-from anaphora.wire.surrogates import replaces_lone_surrogates
 
 from . import types
+from .fields import APP_ITEMS
 from .items import is_content
 from .types import (
-    APP_ITEMS,
     ITEM,
     NULL,
     ROLES,

@@ -5,23 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.rendered import Kind, Rendered
-from anaphora.values import (
-    Role,
-    Ttl,
-)
+from anaphora.values import Ttl
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.openai import (
     body_order,
+    marker_in,
     split_tools,
-    take_breakpoint,
 )
 from anaphora.wire.reading import (
     converts_errors,
     decode_value,
     encode_members,
     known_text,
-    list_elements,
-    object_members,
     request_error,
 )
 from anaphora.wire.splitting import (
@@ -32,25 +27,16 @@ from anaphora.wire.splitting import (
     SplitMessage,
     SplitSection,
     cut_section,
-    required_text,
 )
+from anaphora.wire.walking import Walk, WalkedBlock
 
+from .fields import TABLE
 from .items import CLOSED, message_opening
 from .params import PARAMS
 from .render import INPUT, INSTRUCTIONS, TOOLS, close, glue
 from .types import AUTOMATIC, MARKERS, MEMO, NULL, PATH, ROLES, WIRE
 
-_KINDS = {
-    "input_text": Kind.TEXT,
-    "output_text": Kind.TEXT,
-    "refusal": Kind.TEXT,
-    "input_image": Kind.IMAGE,
-    "input_file": Kind.DOCUMENT,
-    "input_audio": Kind.AUDIO,
-    "function_call": Kind.TOOL_CALL,
-    "function_call_output": Kind.TOOL_RESULT,
-    "reasoning": Kind.THINKING,
-}
+_WALK = Walk(TABLE)
 
 
 class _CacheOptions(msgspec.Struct, frozen=True):
@@ -141,11 +127,12 @@ def _split_item(raw: bytes | msgspec.Raw, path: str, ttl: Ttl) -> SplitMessage:
     """An item; its role is the state of the log after it."""
     if bytes(raw)[:1] == b'"':
         return SplitMessage("user", message_opening("user"), [_text_block(bytes(raw))])
-    members = object_members(raw, path, request_error)
-    kind = known_text(members, "type") or "message"
-    whole = SplitMessage(CLOSED, b"", [SplitBlock(_KINDS.get(kind, Kind.OTHER), bytes(raw))])
-    role = ROLES.get(known_text(members, "role"))
-    if kind == "message" and role is not None:
+    item = _WALK.message(raw, path)
+    kind, members = item.type, item.members
+    whole = SplitMessage(CLOSED, b"", [SplitBlock(item.row.chunk, bytes(raw))])
+    given = known_text(members, "role")
+    if kind == "message" and given:
+        role = ROLES.get(given, given)
         content = bytes(members.pop("content", b"[]"))
         if content[:1] == b'"' and role == "assistant":
             return whole
@@ -170,24 +157,21 @@ def _text_block(raw: bytes) -> SplitBlock:
     return SplitBlock(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", splice)
 
 
-def _split_content(content: bytes, path: str, ttl: Ttl, role: Role) -> list[SplitBlock]:
+def _split_content(content: bytes, path: str, ttl: Ttl, role: str) -> list[SplitBlock]:
     """Content parts without their breakpoints, byte for byte otherwise. They are always written
     anew: a part has the same bytes with and without a breakpoint."""
     if content[:1] == b'"':
         return [_text_block(content)]
-    blocks = []
-    for index, raw in enumerate(list_elements(content, path, request_error)):
-        place = f"{path}[{index}]"
-        members = object_members(raw, place, request_error)
-        marked, own, _ = take_breakpoint(members, place, WIRE, request_error)
-        kind = required_text(members, "type", place)
-        empty = kind == "input_text" and not known_text(members, "text")
-        markable = role != "assistant" and kind.startswith("input_") and not empty
-        block = SplitBlock(
-            _KINDS.get(kind, Kind.OTHER),
-            encode_members(members),
-            BEFORE_BRACE if markable else None,
-            ((None, own or ttl),) if marked else (),
-        )
-        blocks.append(block)
-    return blocks
+    return [_split_part(part, ttl, role) for part in _WALK.of_role(role).listed(content, path)]
+
+
+def _split_part(part: WalkedBlock, ttl: Ttl, role: str) -> SplitBlock:
+    marked, own, _ = marker_in(part.marker, part.path, WIRE)
+    empty = part.type == "input_text" and not known_text(part.members, "text")
+    markable = role != "assistant" and not empty
+    return SplitBlock(
+        part.row.chunk,
+        encode_members(part.members),
+        BEFORE_BRACE if markable and part.row.markable else None,
+        ((None, own or ttl),) if marked else (),
+    )

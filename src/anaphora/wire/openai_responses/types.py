@@ -32,13 +32,6 @@ ROLES: dict[str, Role] = {
     "developer": "system",
 }
 
-#: Items that the app makes. Any other item that is kept whole is the model's.
-APP_ITEMS = frozenset(
-    "additional_tools apply_patch_call_output compaction_trigger computer_call_output"
-    " configuration_update custom_tool_call_output item_reference local_shell_call_output"
-    " mcp_approval_response shell_call_output".split()
-)
-
 #: The bytes that mark a part.
 MARKERS: dict[Ttl, bytes] = {
     "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',

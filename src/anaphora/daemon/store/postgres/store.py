@@ -26,7 +26,7 @@ from anaphora.daemon.store import (
 )
 from anaphora.daemon.store.batch import HoldRequest, TableChange
 from anaphora.daemon.store.corrections import Correction
-from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields, day_of, month_of
+from anaphora.daemon.store.reading import LAST_DAY, day_of, month_of, spend_query, spend_rows_of
 from anaphora.daemon.store.tables import SmallTables
 from anaphora.errors import InvalidRequest, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
@@ -268,21 +268,10 @@ class PostgresStore(SmallTables):
     async def spend(
         self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
     ) -> list[SpendRow]:
-        fields = checked_fields(by)
+        sql = spend_query(by)
         await self._writer.flush()
         await self._check_answers()
-        names = (*fields, *SUMS)
-        columns = [*fields, *(f"SUM({name})::bigint AS {name}" for name in SUMS)]
-        group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
-        rows = await self._reports.fetch(
-            f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE}) AS part"
-            f" WHERE day BETWEEN $1 AND $2 AND ($3::text IS NULL OR app = $3) {group}",
-            since, until or "9999-12-31", app,
-        )  # fmt: skip
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [
-            SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]
-        ]
+        return spend_rows_of(by, await self._reports.fetch(sql, since, until or LAST_DAY, app))
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         await self._writer.flush()

@@ -1,0 +1,138 @@
+"""What generateContent requests contain: the fields, and the kinds of parts.
+
+Names are those of google-genai 3.1.0, models.py (what it puts into a request) and types.py, seen
+2026-11-14; a test compares them with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anaphora.rendered import Kind
+from anaphora.wire.walking import (
+    BlockType,
+    Does,
+    Level,
+    Medium,
+    RequestTable,
+    names,
+    request_fields,
+)
+
+from .types import NULL, WIRE, FunctionCall, camel
+
+#: Members of a part.
+PART = names(
+    """audioTranscription codeExecutionResult executableCode fileData functionCall functionResponse
+    inlineData mediaProcessing mediaResolution partMetadata speechMetadata text thought
+    thoughtSignature toolCall toolResponse videoMetadata"""
+)
+#: Those that are known to be billed as text or as a medium.
+_COUNTED = PART - names("audioTranscription mediaProcessing speechMetadata")
+#: Members of the generation settings: types.GenerationConfig, and what the SDK writes there.
+GENERATION_CONFIG = names(
+    """audioTimestamp audioTranscriptionConfig candidateCount enableAffectiveDialog
+    enableEnhancedCivicAnswers frequencyPenalty imageConfig logprobs maxOutputTokens mediaResolution
+    modelConfig modelSelectionConfig presencePenalty responseFormat responseJsonSchema
+    responseLogprobs responseMimeType responseModalities responseSchema routingConfig seed
+    speechConfig stopSequences temperature thinkingConfig topK topP translationConfig"""
+)
+_KINDS = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
+#: A video has a sound track; a file without a type may be one.
+_MEDIA: dict[str, Medium] = {"image": "images", "text": "documents", "application": "documents"}
+
+
+def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
+    """The kind of a part: what it is besides a thought."""
+    for name in ("inlineData", "fileData"):
+        value = members.get(name)
+        if value is not None and level.first(value) == b"{":
+            inner = level.members(value, name)
+            given = inner.get("mimeType", inner.get("mime_type"))
+            return name, _media_row(level.text(given).partition("/")[0].lower())
+    kind = next((name for name in TABLE.blocks if members.get(name) not in (None, NULL)), "")
+    row = TABLE.blocks.get(kind, TABLE.other)
+    thought = members.get("thought")
+    if thought is True or (type(thought) is msgspec.Raw and bytes(thought) == b"true"):
+        return kind, msgspec.structs.replace(row, chunk=Kind.THINKING)
+    return kind, row
+
+
+def _media_row(medium: str) -> BlockType:
+    row = _MEDIA_ROWS.get(medium)
+    if row is None:
+        chunk = _KINDS.get(medium, Kind.DOCUMENT)
+        row = BlockType(chunk=chunk, medium=_MEDIA.get(medium, "audio"), data=("inlineData.data",))
+        if medium in _MEDIA or medium in _KINDS:
+            _MEDIA_ROWS[medium] = row
+    return row
+
+
+_MEDIA_ROWS: dict[str, BlockType] = {}
+
+
+class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str | None = None
+    id: str | None = None
+    response: msgspec.Raw = NULL
+
+
+class _PlainPart(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    text: str | None = None
+    functionCall: FunctionCall | None = None
+    functionResponse: _PlainResponse | None = None
+    thought: bool | None = None
+    thoughtSignature: str | None = None
+
+
+class _PlainContent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: str | None = None
+    parts: list[_PlainPart] | None = None
+
+
+TABLE = RequestTable(
+    wire=WIRE,
+    limit="generationConfig.maxOutputTokens",
+    named_in_path=True,
+    fields=request_fields(
+        {
+            Does.TEXT: "contents systemInstruction",
+            Does.CACHE: "toolConfig",
+            Does.MONEY: "generationConfig model serviceTier",
+            Does.TOOL: "tools",
+            Does.STORED: "cachedContent store",
+            Does.ANSWER: "labels safetySettings",
+            Does.ASK: "continuationToken modelArmorConfig outputConfig",
+        },
+        members={
+            "generationConfig": """candidateCount frequencyPenalty logprobs maxOutputTokens
+            mediaResolution presencePenalty responseJsonSchema responseLogprobs responseMimeType
+            responseModalities responseSchema seed stopSequences temperature thinkingConfig topK
+            topP""",
+            "generationConfig.thinkingConfig": "thinkingLevel thinkingBudget includeThoughts",
+            "toolConfig": "functionCallingConfig includeServerSideToolInvocations",
+        },
+    ),
+    messages="contents",
+    system="systemInstruction",
+    message=BlockType(inside=("parts",), shows=None, members=names("parts role")),
+    other=BlockType(members=_COUNTED),
+    blocks={
+        "text": BlockType(chunk=Kind.TEXT),
+        "functionCall": BlockType(chunk=Kind.TOOL_CALL),
+        "functionResponse": BlockType(
+            chunk=Kind.TOOL_RESULT,
+            inside=("functionResponse.parts",),
+            shows=names("inlineData"),
+        ),
+        "codeExecutionResult": BlockType(),
+        "executableCode": BlockType(),
+        "toolCall": BlockType(),
+        "toolResponse": BlockType(),
+    },
+    rename=camel,
+    classify=_part,
+    plain=_PlainContent,
+)

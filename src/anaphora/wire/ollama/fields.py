@@ -1,0 +1,32 @@
+"""What requests to Ollama contain: the fields, and its messages, which are one block each."""
+
+from __future__ import annotations
+
+from anaphora.rendered import Kind
+from anaphora.wire.walking import BlockType, Does, RequestTable, request_fields
+
+from .types import WIRE, ChatMessage
+
+TABLE = RequestTable(
+    wire=WIRE,
+    limit="options.num_predict",
+    unlimited_below=True,
+    streams_by_default=True,
+    fields=request_fields(
+        {
+            Does.TEXT: "format messages think",
+            Does.MONEY: "model options",
+            Does.TOOL: "tools",
+            Does.ANSWER: "keep_alive logprobs stream top_logprobs",
+        },
+        members={
+            "options": """frequency_penalty min_p num_ctx num_keep num_predict presence_penalty
+            repeat_last_n repeat_penalty seed stop temperature top_k top_p typical_p""",
+        },
+    ),
+    message=BlockType(chunk=Kind.TEXT, medium="images", data=("images",)),
+    blocks={},
+    rename=str.casefold,
+    plain=ChatMessage,
+    is_plain=lambda message: message.images is None,
+)
