@@ -16,8 +16,6 @@ from typing import Final
 
 import msgspec
 
-import msgspec
-
 from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
 
 from .log_tail import Position
