@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Literal
 
 import msgspec
 
@@ -254,15 +255,16 @@ class AnaphoraAgent:
         return result.responses[0]
 
 
-class UsualAgent:
-    """A careful layout with a provider's SDK: system prompt and tools never change, the state is
-    the last message, and one cache marker stands at the end of the system prompt."""
+class SdkAgent:
+    """A layout with a provider's SDK, with one cache marker at the end of the system prompt. The
+    usual one is careful: system prompt and tools never change, and the state is the last message.
+    The careless one has two mistakes: the state heads the system prompt, and the order of the tools
+    varies."""
 
-    layout = "usual"
-    rotation = 0
-    """By how many places the tools move in each turn."""
-
-    def __init__(self, client: AsyncClient, stop: TourStop) -> None:
+    def __init__(
+        self, client: AsyncClient, stop: TourStop, layout: Literal["usual", "careless"]
+    ) -> None:
+        self.layout = layout
         self._client = client
         self._stop = stop
         self._workspace = Workspace()
@@ -288,32 +290,23 @@ class UsualAgent:
         return response
 
     def _prompt(self, now: str) -> PromptIR:
+        if self.layout == "careless":
+            system = (PromptBlock.plain("state", now), *_MARKED)
+            return PromptIR.chat(self._messages, system=system, cache=_NO_OTHER_MARKERS)
         return PromptIR.chat(
             self._messages, system=_MARKED, tail=(Message.user(now),), cache=_NO_OTHER_MARKERS
         )
 
     def _tools(self, turn: int) -> tuple[Tool, ...]:
         tools = self._registry.tools()
-        first = turn * self.rotation % len(tools)
+        first = turn % len(tools) if self.layout == "careless" else 0
         return tools[first:] + tools[:first]
-
-
-class CarelessAgent(UsualAgent):
-    """The same with two mistakes: the state heads the system prompt, and the order of the tools
-    varies."""
-
-    layout = "careless"
-    rotation = 1
-
-    def _prompt(self, now: str) -> PromptIR:
-        system = (PromptBlock.plain("state", now), *_MARKED)
-        return PromptIR.chat(self._messages, system=system, cache=_NO_OTHER_MARKERS)
 
 
 class _Visit:
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
-        self.careless = CarelessAgent(client, stop)
-        self.usual = UsualAgent(client, stop)
+        self.careless = SdkAgent(client, stop, "careless")
+        self.usual = SdkAgent(client, stop, "usual")
         self.anaphora = AnaphoraAgent(client, stop)
         self.costs = Comparison(dialect=stop.dialect, model=stop.model)
 

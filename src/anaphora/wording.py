@@ -3,7 +3,6 @@ control characters."""
 
 from __future__ import annotations
 
-import functools
 import re
 
 #: Characters that change a terminal, a line or the direction of text, and are not seen themselves:
@@ -28,7 +27,7 @@ def visible(text: str, keep: str = "") -> str:
     the cursor or clear the screen, in a table or a log pass for another row."""
     if text.isascii() and text.isprintable():
         return text
-    return _pattern(keep).sub(_escape, text)
+    return re.sub(f"(?![{keep}]){_CONTROL}" if keep else _CONTROL, _escape, text)
 
 
 def visible_json(data: bytes) -> bytes:
@@ -36,11 +35,6 @@ def visible_json(data: bytes) -> bytes:
     if data.isascii() and b"\x7f" not in data:
         return data
     return visible(data.decode(errors="replace"), keep="\n\r\t").encode(errors="replace")
-
-
-@functools.cache
-def _pattern(keep: str) -> re.Pattern[str]:
-    return re.compile(f"(?![{keep}]){_CONTROL}" if keep else _CONTROL)
 
 
 def _escape(found: re.Match[str]) -> str:

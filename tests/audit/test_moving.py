@@ -192,7 +192,8 @@ def test_the_command_prints_the_result(
     old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "move", str(old / "calls.db"), str(tmp_path / "one")]) == 0
-    assert "one: 13 rows, and the chain is whole" in capsys.readouterr().out
+    printed = "".join(capsys.readouterr().out.split())  # a narrow terminal breaks lines
+    assert "one:13rows,andthechainiswhole" in printed
     assert main(["audit", "move", str(old / "calls.db"), str(tmp_path / "two"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "source": str(old / "calls.db"),

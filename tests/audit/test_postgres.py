@@ -77,7 +77,7 @@ def anchors(url: str) -> list[AnchorRow]:
 def fill(log: PostgresLog, url: str, name: str, count: int) -> int:
     """The chain of a node that wrote calls and stopped."""
     node = add_node(url, name)
-    with AuditLog(log, node=name, node_id=lambda: node) as opened:
+    with AuditLog(log.of_node(lambda: node), node=name) as opened:
         for number in range(count):
             opened.append(envelope(number))
         return opened.epoch
@@ -127,8 +127,8 @@ def test_rows_of_all_chains_are_read_in_the_order_of_their_commits(
     log, url = place
     nodes = [add_node(url, name) for name in ("node-a", "node-b")]
     with (
-        AuditLog(log, node="node-a", node_id=lambda: nodes[0]) as first,
-        AuditLog(log, node="node-b", node_id=lambda: nodes[1]) as second,
+        AuditLog(log.of_node(lambda: nodes[0]), node="node-a") as first,
+        AuditLog(log.of_node(lambda: nodes[1]), node="node-b") as second,
     ):
         for number in range(6):
             writer = (first, second)[number % 2]
@@ -238,7 +238,7 @@ def test_the_key_is_not_in_the_database(place: tuple[PostgresLog, str]) -> None:
 def test_the_chain_of_a_dead_node_is_closed_with_a_row(place: tuple[PostgresLog, str]) -> None:
     log, url = place
     node = add_node(url)
-    writer = AuditLog(log, node="node-a", node_id=lambda: node)
+    writer = AuditLog(log.of_node(lambda: node), node="node-a")
     try:
         writer.append(envelope(1))
         writer.flush()
@@ -263,7 +263,7 @@ def test_a_node_that_was_taken_for_dead_goes_on_in_a_new_chain(
 ) -> None:
     log, url = place
     nodes = [add_node(url)]
-    with AuditLog(log, node="node-a", node_id=lambda: nodes[-1]) as writer:
+    with AuditLog(log.of_node(lambda: nodes[-1]), node="node-a") as writer:
         before = writer.epoch
         writer.append(envelope(1))
         writer.flush()
@@ -375,7 +375,7 @@ def test_rows_that_were_committed_before_the_node_was_taken_for_dead_are_not_rep
             raise ConnectionResetError("connection reset by peer")
         return result
 
-    with AuditLog(log, node="node-a", node_id=lambda: nodes[-1]) as writer:
+    with AuditLog(log.of_node(lambda: nodes[-1]), node="node-a") as writer:
         monkeypatch.setattr(log_postgres, "append_lines", breaking)
         writer.append(envelope(1))
         settle(writer)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anaphora import cache, catalog
 from anaphora.cache import WireFingerprint
-from anaphora.cache.sent_call import common_bytes
+from anaphora.cache.prefix_difference import common_bytes
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.rendered import Rendered
 from anaphora.values import Conversation, Message, SegmentRole, Tool

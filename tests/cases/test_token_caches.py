@@ -18,7 +18,7 @@ from anaphora import AsyncClient, catalog, wire
 from anaphora.analysis.lint import Costs
 from anaphora.analysis.lint.checks import lint_samples
 from anaphora.analysis.trace.log_lines import LogLine
-from anaphora.cache.sent_call import first_difference
+from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.cli.main import main

@@ -18,7 +18,7 @@ from blake3 import blake3
 from support.emulated_client import AT_ONCE, LONG, MODELS, Connected, connected
 
 from anaphora import AsyncClient, emulator, errors
-from anaphora.cache.sent_call import first_difference
+from anaphora.cache.prefix_difference import first_difference
 from anaphora.client.response import Response
 from anaphora.client.session import Session
 from anaphora.emulator import EmulatorOptions

@@ -20,7 +20,7 @@ from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Latency
-from anaphora.emulator.engine import Engine
+from anaphora.emulator.engine import Engine, show_calls
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Journal
 from anaphora.emulator.replies.script import Script
@@ -133,7 +133,7 @@ def test_keys_and_prompts_are_not_in_the_journal() -> None:
 
 def test_journal_is_bounded_by_calls_and_by_bytes() -> None:
     engine = Engine(EmulatorOptions(remembered=5))
-    engine.journal = engine._generator._journal = Journal(5, max_bytes=3 * len(LONG))
+    engine.journal = engine._generator._journal = Journal(5, show_calls, max_bytes=3 * len(LONG))
     for number in range(12):
         ask(engine, body(LONG, f"Question {number}"), float(number))
     entries = engine.journal.entries()

@@ -255,7 +255,6 @@ def test_optional_group_that_matches_nothing_stays() -> None:
 
 
 def test_shipped_rules_need_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    user_pattern.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     assert MatchRules().apply("<cwd>/work</cwd>")[0] == "<cwd><directory></cwd>"
     with pytest.raises(MissingExtra, match=r"need google-re2; install it with: pip install"):

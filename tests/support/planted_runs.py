@@ -21,7 +21,7 @@ from anaphora.catalog import CacheRules
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall, ResponsePiece
 from anaphora.traffic.judging import CallJudge
 from anaphora.traffic.matching import judge_request, paired
 from anaphora.traffic.request_log import read_request
@@ -75,7 +75,7 @@ class Exchange(NamedTuple):
             request_body=self.body,
             status=200,
             response_headers=(("content-type", "application/json"),),
-            pieces=[Piece(ENDS, self.answer)],
+            pieces=[ResponsePiece(ENDS, self.answer)],
             began=BEGINS,
             ended=ENDS,
         )

@@ -101,7 +101,7 @@ from support.audit_logs import envelope
 
 url, node = sys.argv[1], int(sys.argv[2])
 place = PostgresLog(PostgresAddress.parse(url), key=bytes(range(32)))
-with AuditLog(place, node=f"node-{node}", node_id=lambda: node) as log:
+with AuditLog(place.of_node(lambda: node), node=f"node-{node}") as log:
     number = 0
     while True:
         for _ in range(1 + number % 7):

@@ -432,12 +432,15 @@ def test_placer_and_judge_read_the_same_conversation_at_once() -> None:
 
 
 def test_notice_holds_no_key() -> None:
-    data = b'{"model":"m","messages":[{"role":"%b","content":"x"}]}' % KEY.encode()
+    marker = {"type": "ephemeral", "ttl": KEY}
+    content = [{"type": "text", "text": "x", "cache_control": marker}]
+    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    data = msgspec.json.encode(body)
     sent = msgspec.structs.replace(request(ANTHROPIC, data), path=f"/{KEY}/v1/messages")
     placer = Placer()
     assert placer(sent) is None
     (notice,) = placer.failures
-    assert "is not a role here" in notice.message
+    assert "is not a TTL" in notice.message
     assert KEY not in repr(notice)
 
 

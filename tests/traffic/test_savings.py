@@ -18,7 +18,7 @@ from anaphora.emulator.server import Emulator
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.traffic import savings as savings_module
-from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall, ResponsePiece
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.placing import Placer
 from anaphora.traffic.savings import SavingsResult, TokenCosts
@@ -175,7 +175,7 @@ def test_tokens_are_counted_by_the_bill(billed: int) -> None:
             request_body=body(place, prompt),
             status=200,
             response_headers=(("content-type", "application/json"),),
-            pieces=[Piece(1.0, json.dumps(reply).encode())],
+            pieces=[ResponsePiece(1.0, json.dumps(reply).encode())],
             ended=2.0,
         )
         judge.call_ended(call)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anaphora import wire
-from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall, ResponsePiece
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import JudgedCall
 from anaphora.values import Message, Reply, Usage
@@ -43,7 +43,7 @@ def judged(body: bytes, *, stream: bool) -> JudgedCall:
             request_body=body,
             status=200,
             response_headers=(("content-type", kind),),
-            pieces=[Piece(0.1, data)],
+            pieces=[ResponsePiece(0.1, data)],
             began=0.1,
             ended=0.2,
         )

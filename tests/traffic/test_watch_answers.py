@@ -18,7 +18,7 @@ from anaphora.cli.watch_output import call_lines
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.traffic.calls import Piece, ProxyRoute, RelayedCall
+from anaphora.traffic.calls import ProxyRoute, RelayedCall, ResponsePiece
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import JudgedCall
 
@@ -80,7 +80,7 @@ class Relay:
             "request_body": data,
             "status": answer.status,
             "response_headers": tuple(answer.headers.items()),
-            "pieces": [Piece(0.1, chunk.data) for chunk in answer.chunks],
+            "pieces": [ResponsePiece(0.1, chunk.data) for chunk in answer.chunks],
             "began": 0.1,
             "ended": 0.2,
         }
@@ -126,7 +126,7 @@ def test_bill_is_read_from_whole_answers_and_streams(name: str, stream: Any) -> 
 # ── Answers that are not complete ────────────────────────────────────────────────────────────────
 
 
-def stream_pieces(relay: Relay) -> list[Piece]:
+def stream_pieces(relay: Relay) -> list[ResponsePiece]:
     """The pieces of a stream of Anthropic's."""
     kept: list[RelayedCall] = []
 
@@ -177,8 +177,8 @@ def test_half_an_answer_is_counted_and_not_judged(outcome: str, reason: str, cou
     assert relay.judge.summary().kinds == {outcome: 1, "judged": 1}
 
 
-@pytest.mark.parametrize("pieces", [[], [Piece(0.1, b'{"type":"error","err')]])
-def test_error_whose_text_was_not_waited_for_is_an_error(pieces: list[Piece]) -> None:
+@pytest.mark.parametrize("pieces", [[], [ResponsePiece(0.1, b'{"type":"error","err')]])
+def test_error_whose_text_was_not_waited_for_is_an_error(pieces: list[ResponsePiece]) -> None:
     relay, place = Relay(), PLACES["anthropic"]
     call = relay.send(
         "anthropic", place, body(place, spec()), status=529, pieces=pieces, outcome="cancelled"
@@ -192,7 +192,7 @@ def test_error_in_a_stream_is_an_error() -> None:
     event = (
         b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"%s"}}'
     )
-    pieces = [stream_pieces(relay)[0], Piece(0.2, event % f"busy {KEY}".encode() + b"\n\n")]
+    pieces = [stream_pieces(relay)[0], ResponsePiece(0.2, event % f"busy {KEY}".encode() + b"\n\n")]
     call = relay.send("anthropic", place, body(place, spec()), stream=True, pieces=pieces)
     assert call.kind == "error"
     assert "busy <secret>" in call.reason
@@ -383,6 +383,6 @@ def test_iterations_of_an_answer_are_part_of_its_cost() -> None:
     for iterations in ([own], [own, advice]):
         usage = {**counts, "iterations": iterations}
         answer = {"type": "message", "content": [{"type": "text", "text": "Hi."}], "usage": usage}
-        pieces = [Piece(0.1, json.dumps(answer).encode())]
+        pieces = [ResponsePiece(0.1, json.dumps(answer).encode())]
         costs.append(Relay().send("anthropic", place, body(place, spec()), pieces=pieces).cost_usd)
     assert costs == [Decimal("0.0105"), Decimal("0.028")]

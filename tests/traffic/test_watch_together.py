@@ -15,7 +15,7 @@ from support.socket_upstream import CallList
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import running
-from anaphora.traffic.calls import Piece, RelayedCall
+from anaphora.traffic.calls import RelayedCall, ResponsePiece
 from anaphora.traffic.judging import Judge
 
 _PATHS = {
@@ -108,7 +108,7 @@ def test_prompt_of_the_last_call_is_that_call_s(calls: list[RelayedCall]) -> Non
 def test_failure_is_raised_for_its_own_call(calls: list[RelayedCall]) -> None:
     """An error of the judge itself: the calls beside it have their verdicts."""
     wrong: Any = "not bytes"
-    calls[3] = replace(calls[3], pieces=[Piece(0.0, wrong)])
+    calls[3] = replace(calls[3], pieces=[ResponsePiece(0.0, wrong)])
     judge = Judge()
     judge.prepare(calls)
     for at, call in enumerate(calls):

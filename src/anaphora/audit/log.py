@@ -56,9 +56,9 @@ class AuditLog:
     anew. `keep_days` prunes segments of earlier days. `required`: while rows cannot be written,
     calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
     an `AuditError` when writing begins to fail, in the log's thread. `collect`: rows wait so many
-    seconds for others, to be committed together. `node_id` gives the epoch of a daemon's node: the
-    chain in PostgreSQL is closed with it. `anchor` and `keep_days` are not for PostgreSQL. With a
-    `row_key` of 32 bytes, which is kept elsewhere, each row has a MAC; a `PostgresLog` has its own.
+    seconds for others, to be committed together. `anchor` and `keep_days` are not for PostgreSQL.
+    With a `row_key` of 32 bytes, which is kept elsewhere, each row has a MAC; a `PostgresLog` has
+    its own.
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class AuditLog:
         *,
         app: str = "",
         node: str | None = None,
-        node_id: Callable[[], int] | None = None,
         anchor: str | Path | None = None,
         keep_days: float | None = None,
         segment_bytes: int = SEGMENT_BYTES,
@@ -94,7 +93,6 @@ class AuditLog:
             self.path,
             app=self.app,
             node=self.node,
-            node_id=node_id,
             anchor=None if anchor is None else Path(anchor).absolute(),
             keep_days=keep_days,
             segment_bytes=segment_bytes,
@@ -264,7 +262,6 @@ def open_writer(
     *,
     app: str = "",
     node: str = "",
-    node_id: Callable[[], int] | None = None,
     anchor: Path | None = None,
     keep_days: float | None = None,
     segment_bytes: int = SEGMENT_BYTES,
@@ -274,7 +271,7 @@ def open_writer(
 ) -> LogWriter:
     """The writer of a log, not started yet. Its first rows are committed: that it has started, and
     what the one before left unfinished."""
-    lock, store = _opened(path, segment_bytes, node, node_id)
+    lock, store = _opened(path, segment_bytes, node)
     try:
         found = store.open()
         if anchor is not None and isinstance(path, Path) and anchor.exists():
@@ -314,13 +311,13 @@ def open_writer(
 
 
 def _opened(
-    path: Path | PostgresLog, segment_bytes: int, node: str, node_id: Callable[[], int] | None
+    path: Path | PostgresLog, segment_bytes: int, node: str
 ) -> tuple[WriterLock | None, LogStore]:
     """The store, and the lock of a log of files."""
     if isinstance(path, PostgresLog):
         if not path.key:
             raise InvalidRequest("writing needs the key of the digests", path="key")
-        return None, PostgresLogStore(path, node=node, node_id=node_id)
+        return None, PostgresLogStore(path, node=node)
     check_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

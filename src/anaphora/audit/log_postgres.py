@@ -2,7 +2,7 @@
 
     log = PostgresLog(address, key=key)
     verify(log)
-    with AuditLog(log, node="node-a", node_id=lambda: store.node_id): …
+    with AuditLog(log.of_node(lambda: store.node_id), node="node-a"): …
 
 A chain has the same lines as a folder of segments. Only the node of its epoch appends to it, and
 only while it is open: a node that was taken for dead begins a new chain. Chain 0 holds the anchors:
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -184,10 +185,18 @@ class PostgresLog:
         self.address = address
         self.key = key
         self.row_key = row_key
+        self.node_id: Callable[[], int] | None = None
         self._link = PostgresLink(address, "audit reader")
 
     def __str__(self) -> str:
         return str(self.address)
+
+    def of_node(self, node_id: Callable[[], int]) -> Self:
+        """The log for a node to write: `node_id` gives its epoch, with which its chain is closed.
+        Without it the chain belongs to no node, and none closes it."""
+        log = copy.copy(self)
+        log.node_id = node_id
+        return log
 
     @property
     def name(self) -> str:
@@ -385,15 +394,10 @@ async def close_left_chains(connection: Connection, *, by: str, row_key: bytes =
 class PostgresLogStore:
     """Writes the chain of one node. Used by one thread."""
 
-    def __init__(
-        self, log: PostgresLog, *, node: str, node_id: Callable[[], int] | None = None
-    ) -> None:
-        """`node_id` gives the epoch of the node; without it the chain belongs to no node, and none
-        closes it."""
+    def __init__(self, log: PostgresLog, *, node: str) -> None:
         self.path = log
         self.chain = 0
         self._node = node
-        self._node_id = node_id
         self._link = PostgresLink(log.address, "audit")
         self._head = ChainHead()
         self._end_anchors: Callable[[], None] | None = None
@@ -413,7 +417,7 @@ class PostgresLogStore:
     async def _begin(self, connection: Connection) -> int:
         key = key_id(self.path.key) if self.path.key else ""
         async with transaction(connection):
-            node = None if self._node_id is None else self._node_id()
+            node = None if self.path.node_id is None else self.path.node_id()
             if node is not None:
                 query = "SELECT 1 FROM nodes WHERE id = $1 AND state = 'alive' FOR SHARE"
                 if await connection.fetchval(query, node) is None:

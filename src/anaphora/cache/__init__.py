@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .compared_prompt import CallHints, hints_of
+from .prefix_difference import PrefixDifference, WireFingerprint, fingerprint
 from .prefix_index import EarlierCall, PrefixIndex
-from .sent_call import PrefixDifference, WireFingerprint, fingerprint
 
 __all__ = [
     "CallHints",

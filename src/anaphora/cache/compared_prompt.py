@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .sent_call import equal_around
+from .prefix_difference import equal_around
 from .simulator import RenderedPrompt
 
 #: Bytes of a block in which an edit is told from a new text.

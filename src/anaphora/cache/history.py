@@ -14,7 +14,8 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import ComparedPrompt
-from .sent_call import SentCall, cached_chunks, common_bytes
+from .prefix_difference import common_bytes
+from .sent_call import SentCall, cached_chunks
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 

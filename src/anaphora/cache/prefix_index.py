@@ -23,7 +23,7 @@ from blake3 import blake3
 from anaphora.rendered import Plan, Rendered
 
 from .compared_prompt import CallHints, ComparedPrompt
-from .sent_call import deepest_known
+from .prefix_difference import deepest_known
 
 Call = TypeVar("Call")
 

@@ -19,7 +19,7 @@ import datetime
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -208,15 +208,18 @@ class _Tables:
         self.media_models: tuple[MediaModel, ...] = rows[6]
         self.cut_streams: tuple[CutStream, ...] = rows[7]
         self.speeds: tuple[WritingSpeed, ...] = rows[8]
+        self.bounds_of = lru_cache(maxsize=1024)(partial(_bounds_of, self))
 
 
 def _bounds() -> _Tables:
     return SHIPPED.table(BOUNDS_FILE, _Tables)
 
 
-@lru_cache(maxsize=1024)
 def bounds_of(provider: str, model: str, wire: str = "") -> ModelBounds:
-    tables = _bounds()
+    return _bounds().bounds_of(provider, model, wire)
+
+
+def _bounds_of(tables: _Tables, provider: str, model: str, wire: str) -> ModelBounds:
     media = _last(tables.media, provider, model)
     assert media is not None, "the first row fits every model"
     thinking = _last(tables.thinking, provider, model)
@@ -225,7 +228,7 @@ def bounds_of(provider: str, model: str, wire: str = "") -> ModelBounds:
         thinking=0 if thinking is None else thinking.tokens,
         calls_own_tools=_last(tables.tool_models, provider, model) is not None,
         answers_with_media=_last(tables.media_models, provider, model) is not None,
-        overhead=overhead_of(wire),
+        overhead=tables.overheads.get(wire) or tables.overheads[""],
     )
 
 

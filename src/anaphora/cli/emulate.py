@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -56,12 +57,9 @@ def command(
     providers: str,
     script: Path | None,
     faults: Path | None,
-    fault_headers: bool,
-    background: float,
-    any_model: bool,
     no_tool_calls: bool,
-    seed: int,
     latency: str | None,
+    **options: Any,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
 
@@ -76,22 +74,19 @@ def command(
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import Emulator, serve
 
-    options = EmulatorOptions(
-        seed=seed,
+    emulated = EmulatorOptions(
         latency=Latency() if latency is None else Latency.parse(latency),
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
-        fault_headers=fault_headers,
-        background=background,
-        any_model=any_model,
         tool_calls=not no_tool_calls,
+        **options,
     )
 
     def ready(emulator: Emulator) -> None:
         click.echo(f"emulator: {emulator.url} (requests are listed at {emulator.url}/_emulator)")
 
-    serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=ready)
+    serve(emulated, host=host, port=port, allow_hosts=allow_hosts, ready=ready)
 
 
 @click.command()

@@ -18,7 +18,7 @@ from anaphora.analysis import trace
 from anaphora.analysis.trace.log_lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
-from anaphora.cache.learned_steps import LearnedRow, LearnedSteps
+from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.verdict import Verdict, as_side_call
 from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
@@ -28,7 +28,7 @@ from anaphora.traffic.sent_requests import RequestDefaults, ResponseChains, Sent
 from anaphora.wire.reading import decode_reason
 
 from .common import example_option, files_or_example, report_problems
-from .explain_output import page_lines
+from .explain_output import ExplainedCall, ExplainSummary, Explanation, page_lines
 from .log_files import (
     LogFormat,
     answers_in,
@@ -46,22 +46,6 @@ from .terminal import RESULT_COLOURS, print_report
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
 
-class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call and its verdict."""
-
-    place: str
-    conversation: str
-    turn: int
-    """Counted within the conversation."""
-    provider: str
-    model: str
-    at: float | None = None
-    gap: float | None = None
-    broke: bool = False
-    sentence: str
-    verdict: Verdict
-
-
 class _LoggedCall(NamedTuple):
     """A call of a request log, and what tells side calls from conversations."""
 
@@ -69,35 +53,6 @@ class _LoggedCall(NamedTuple):
     session: tuple[str, str]
     like: str | None
     """The place of an earlier call of another conversation that it begins like."""
-
-
-class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
-    turns: int
-    first: int
-    hit: int
-    partial: int
-    miss: int
-    not_cacheable: int
-    """Below the provider's minimum."""
-    unknown: int
-    """Less was read, and nothing proves that more could have been."""
-    broke: int
-    """Those of `partial` and `miss` whose prefix broke."""
-    lost: int
-    """Tokens that could have been read and were not."""
-    cost_usd: Decimal | None
-    """None if a loss has no known price."""
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    turns: tuple[ExplainedCall, ...]
-    summary: ExplainSummary
-    problems: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    unpriced: tuple[str, ...] = ()
-    """Models without a known price."""
-    learned: tuple[LearnedRow, ...] = ()
-    """Where the bills contradict the catalog."""
 
 
 @click.command()

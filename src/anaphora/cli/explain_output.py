@@ -6,10 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
+from anaphora.cache.learned_steps import LearnedRow
+from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.wording import counted
@@ -17,8 +19,50 @@ from anaphora.wording import counted
 from .log_files import unpriced_note
 from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines
 
-if TYPE_CHECKING:
-    from .explain import ExplainedCall, Explanation
+
+class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call and its verdict."""
+
+    place: str
+    conversation: str
+    turn: int
+    """Counted within the conversation."""
+    provider: str
+    model: str
+    at: float | None = None
+    gap: float | None = None
+    broke: bool = False
+    sentence: str
+    verdict: Verdict
+
+
+class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    turns: int
+    first: int
+    hit: int
+    partial: int
+    miss: int
+    not_cacheable: int
+    """Below the provider's minimum."""
+    unknown: int
+    """Less was read, and nothing proves that more could have been."""
+    broke: int
+    """Those of `partial` and `miss` whose prefix broke."""
+    lost: int
+    """Tokens that could have been read and were not."""
+    cost_usd: Decimal | None
+    """None if a loss has no known price."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    turns: tuple[ExplainedCall, ...]
+    summary: ExplainSummary
+    problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
+    """Models without a known price."""
+    learned: tuple[LearnedRow, ...] = ()
+    """Where the bills contradict the catalog."""
 
 
 def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:

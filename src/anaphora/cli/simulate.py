@@ -98,7 +98,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     enough of those."""
 
 
-class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The sums of a conversation, or of all."""
 
     conversation: str
@@ -125,8 +125,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: str | None
     """The provider and model of `--as`."""
     rows: tuple[CallRow, ...]
-    conversations: tuple[CallTotals, ...]
-    total: CallTotals
+    conversations: tuple[SimulatedTotals, ...]
+    total: SimulatedTotals
     causes: dict[str, int]
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
@@ -321,13 +321,13 @@ def _cost(price: Price | None, usage: Usage) -> Decimal | None:
     return price.of(usage, unsplit=default)
 
 
-def _totals(name: str, rows: list[CallRow]) -> CallTotals:
+def _totals(name: str, rows: list[CallRow]) -> SimulatedTotals:
     billed = [row for row in rows if row.billed is not None]
     # Predictions are compared with bills, so only calls that have both are summed.
     compared = billed or rows
     pairs = [row for row in rows if row.pair]
     predicted = _sum([row.predicted for row in compared])
-    return CallTotals(
+    return SimulatedTotals(
         conversation=name,
         provider=_only({row.provider for row in rows}, "provider"),
         model=_only({row.model for row in rows}, "model"),

@@ -20,7 +20,7 @@ from .log_files import unpriced_note
 from .terminal import Line, Rows, learned_lines, problem_lines, table
 
 if TYPE_CHECKING:
-    from .simulate import CallRow, CallTotals, SimulationReport
+    from .simulate import CallRow, SimulatedTotals, SimulationReport
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
 _CONVERSATIONS, _DIFFERENCES = 30, 12
@@ -100,7 +100,7 @@ def _table(*titles: str) -> Rows:
     return table(*titles, right=[title for title in titles[1:] if title != "model"])
 
 
-def _shown(report: SimulationReport) -> Iterator[CallTotals]:
+def _shown(report: SimulationReport) -> Iterator[SimulatedTotals]:
     """The longest conversations, and the sum of all."""
     by_size = sorted(report.conversations, key=lambda one: -one.predicted.input)
     kept = {id(one) for one in by_size[:_CONVERSATIONS]}
@@ -158,7 +158,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,}/{whole:,}" if whole else ""
 
 
-def _bill(one: CallTotals) -> str:
+def _bill(one: SimulatedTotals) -> str:
     """The predicted bill; its range if that is wide."""
     span, cost = one.range_usd, one.predicted.cost_usd
     if span is None or not cost or span.high - span.low < _WIDE * cost:

@@ -1,4 +1,4 @@
-"""Sends one call: attempts, until one is answered. What follows a failure is in failures.py.
+"""Sends one call: attempts, until one is answered. attempt_failures.py has what follows a failure.
 
 Nothing is sent again once an event has reached the caller.
 """
@@ -16,14 +16,12 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
-from anaphora.tokens import Counts
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 from anaphora.wire.response_headers import request_id_in
 
-from .config import RetryConfig
+from .attempt_failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
 from .config.secrets import SecretHeaders
-from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
-from .in_flight import InFlight, PreparedRequest
+from .in_flight import AttemptCaller, InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
 from .target import Target
@@ -44,60 +42,6 @@ _FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
-
-
-class AttemptCaller:
-    """What `Attempts` asks of the one that makes a call, in this order for each attempt: `prepare`
-    (once a target), `admission`, `begin`, `sending`, `response_began`, `end`."""
-
-    guards = False
-    """Whether `begin`, `sending`, `end` and `time_over` are asked for."""
-
-    @property
-    def is_left(self) -> bool:
-        """Whether the caller does not wait any more: no further attempt is made."""
-        return False
-
-    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
-        """The request for a target; `again`: after an error of `prepare_again_on`."""
-        raise NotImplementedError
-
-    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
-        """About how many tokens of the prompt count against rate limits."""
-        return Counts(prepared.rendered).total
-
-    def retry_of(self, target: Target) -> RetryConfig:
-        return target.endpoint.config.retry
-
-    def admission(
-        self,
-        target: Target,
-        tokens: int,
-        deadline: float,
-        on_wait: Callable[[float], None] | None,
-    ) -> Admission:
-        """The passage of an attempt through the target's rate limits."""
-        return target.gate.admit(tokens, deadline, on_wait)
-
-    async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` where it may not be."""
-
-    def sending(self) -> None:
-        """Right before the first byte of the attempt is written to a connection."""
-
-    def response_began(self) -> None:
-        """The provider has begun to answer: with a good status, and nothing is read yet."""
-
-    def end(
-        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
-    ) -> None:
-        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
-        reached the provider; `partial`: what was received of a reply that is not complete."""
-
-    def time_over(self) -> float:
-        """The call's time is over. For how many seconds more the provider is waited for, without
-        the caller; 0: the call ends now."""
-        return 0.0
 
 
 class Attempts(AttemptFailures):

@@ -50,6 +50,7 @@ from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
 from .content import Content, ToolSet, messages_of
 from .conversations import Conversations, id_of, store_of
+from .in_flight import TurnRequest
 from .mcp import ConfiguredServers, ServerSettings
 from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot
@@ -82,7 +83,7 @@ from .session.turns import SessionTurns
 from .structured import Structured, output_of
 from .target import Target
 from .transport import HttpTransport
-from .turn import Turn, TurnRequest
+from .turn import Turn
 
 if TYPE_CHECKING:
     from .fan_out import FanOut, MappedCall

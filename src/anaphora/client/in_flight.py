@@ -17,21 +17,38 @@ from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Notice, Reply, Usage
+from anaphora.values import Message, Notice, Reply, Usage
 
+from .config import RetryConfig
 from .failures import reported
+from .limits import Admission
+from .observe import EndedCall
 from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
 from .response import Attempt, BlockShare, Record
+from .structured import Structured
 from .target import Target
 from .transport import HttpRequest
 
 if TYPE_CHECKING:
     from .session.turn_prompt import TurnPrompt
-    from .turn import TurnRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D")
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """New messages, and how this one call differs from the others."""
+
+    messages: tuple[Message, ...] = ()
+    params: dict[str, Any] = {}
+    output: Structured[Any] | None = None
+    timeout: float | None = None
+    prewarm: bool = False
+    adapter: str = "client"
+    """The id of the adapter that makes the call, for the audit log."""
+    prompt_hash: str = ""
+    """Of the adapter's request."""
 
 
 class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
@@ -117,6 +134,19 @@ class InFlight:
             at=self.sent_at,
             first=self.first_at,
             price=price,
+        )
+
+    def ended_call(self, record: Record) -> EndedCall:
+        """For watchers and audit logs."""
+        prepared = self.prepared.get(self.index)
+        return EndedCall(
+            record=record,
+            raw_hash=self.raw_hash,
+            rendered=None if prepared is None else prepared.rendered,
+            plan=None if prepared is None else prepared.plan,
+            adapter=self.request.adapter,
+            prompt_hash=self.request.prompt_hash,
+            output_usd=self.guarded("price_failed", None, self.output_usd, record.usage),
         )
 
     def take_notices(self) -> tuple[Notice, ...]:
@@ -265,3 +295,57 @@ def _shares(rendered: Rendered) -> tuple[BlockShare, ...]:
             shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
         last += run.count
     return tuple(shares)
+
+
+class AttemptCaller:
+    """What `Attempts` asks of the one that makes a call, in this order for each attempt: `prepare`
+    (once a target), `admission`, `begin`, `sending`, `response_began`, `end`."""
+
+    guards = False
+    """Whether `begin`, `sending`, `end` and `time_over` are asked for."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller does not wait any more: no further attempt is made."""
+        return False
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
+        """The request for a target; `again`: after an error of `prepare_again_on`."""
+        raise NotImplementedError
+
+    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
+        """About how many tokens of the prompt count against rate limits."""
+        return Counts(prepared.rendered).total
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        return target.endpoint.config.retry
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        """The passage of an attempt through the target's rate limits."""
+        return target.gate.admit(tokens, deadline, on_wait)
+
+    async def begin(self, flight: InFlight) -> None:
+        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+
+    def sending(self) -> None:
+        """Right before the first byte of the attempt is written to a connection."""
+
+    def response_began(self) -> None:
+        """The provider has begun to answer: with a good status, and nothing is read yet."""
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
+        reached the provider; `partial`: what was received of a reply that is not complete."""
+
+    def time_over(self) -> float:
+        """The call's time is over. For how many seconds more the provider is waited for, without
+        the caller; 0: the call ends now."""
+        return 0.0

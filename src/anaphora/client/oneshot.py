@@ -19,12 +19,12 @@ from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 
-from .in_flight import InFlight, PreparedRequest
+from .in_flight import InFlight, PreparedRequest, TurnRequest
 from .observe import Watchers
 from .response import Response
 from .structured import Structured
 from .target import Target
-from .turn import Caller, TurnRequest
+from .turn import Caller
 
 
 class OneShot(Caller):

@@ -33,7 +33,7 @@ from anaphora.prompt import (
 )
 from anaphora.redaction import shown_name
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Message, MessageLike
+from anaphora.values import AnyTool, Conversation, Message, MessageLike, Usage
 from anaphora.yaml_values import nearest
 
 from .config import McpServer
@@ -44,8 +44,6 @@ from .transport import HttpTransport
 
 if TYPE_CHECKING:
     import os
-
-    from .fan_out.values import FanOutProgress
 
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
@@ -120,15 +118,49 @@ class SingleCallOptions(TurnOptions, total=False):
     """Request fields without a name here: wire name -> the fields, or their JSON text."""
 
 
-class _ModelOptions(SingleCallOptions, total=False):
+class CallOptions(SingleCallOptions, total=False):
     model: str | None
     """Goes before the call's own, and the provider's. `provider/model` names both."""
-
-
-class CallOptions(_ModelOptions, total=False):
     conversation: bool
     """The app sends the whole history with each call: the conversation is recognised by its prompt,
     and the call gets markers and a verdict as in a session."""
+
+
+class FanOutProgress(msgspec.Struct, kw_only=True):
+    """How far a fan-out is, and what it has spent."""
+
+    total: int
+    done: int = 0
+    """Prompts with a response, those of earlier runs included."""
+    failed: int = 0
+    resumed: int = 0
+    calls: int = 0
+    """Calls that were answered or failed in this run, warm-ups included."""
+    cost_usd: Decimal = Decimal(0)
+    """Everything so far, as far as prices are known: warm-ups and earlier runs included."""
+    warmup_usd: Decimal = Decimal(0)
+    """The part of it for calls that only wrote the cache."""
+    unpriced: int = 0
+    """Calls whose cost is unknown."""
+    read_tokens: int = 0
+    input_tokens: int = 0
+    batch: str = ""
+    """The provider's batch that runs now."""
+
+    @property
+    def read_share(self) -> float:
+        """The share of all input tokens that was read from the cache."""
+        return self.read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    def add_usage(self, usage: Usage) -> None:
+        self.read_tokens += usage.read or 0
+        self.input_tokens += usage.input or 0
+
+    def add_cost(self, cost_usd: Decimal | None) -> None:
+        if cost_usd is None:
+            self.unpriced += 1
+        else:
+            self.cost_usd += cost_usd
 
 
 class MapOptions(CallOptions, total=False):
@@ -153,7 +185,9 @@ class MapOptions(CallOptions, total=False):
     """Called after each prompt with what is done and spent."""
 
 
-class SessionOptions(_ModelOptions, total=False):
+class SessionOptions(SingleCallOptions, total=False):
+    model: str | None
+    """As of a call."""
     id: str | None
     """Names the conversation: it continues what an earlier session with this id has stored."""
     messages: Conversation | Iterable[MessageLike]

@@ -13,36 +13,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Generic, Self
+from typing import Generic, Self
 
 import msgspec
 
-from anaphora.values import Event, Message, Notice, ReplyEnd
+from anaphora.values import Event, Notice, ReplyEnd
 
-from .attempts import AttemptCaller, Attempts
-from .in_flight import InFlight
+from .attempts import Attempts
+from .in_flight import AttemptCaller, InFlight, TurnRequest
 from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
-from .structured import Structured
 from .target import Target
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
 CLOSE_TICKS = 8
-
-
-class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """New messages, and how this one call differs from the others."""
-
-    messages: tuple[Message, ...] = ()
-    params: dict[str, Any] = {}
-    output: Structured[Any] | None = None
-    timeout: float | None = None
-    prewarm: bool = False
-    adapter: str = "client"
-    """The id of the adapter that makes the call, for the audit log."""
-    prompt_hash: str = ""
-    """Of the adapter's request."""
 
 
 class Turn(Pending[Response[Parsed]], Generic[Parsed]):
@@ -205,7 +190,7 @@ class Caller(AttemptCaller, ABC):
         return audit.call_ended(self._ended(flight, record))
 
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        return EndedCall.of(flight, record)
+        return flight.ended_call(record)
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         """Completes the error of a call that failed, and reports it."""

@@ -101,12 +101,10 @@ async def open_audit(
         from .store.postgres import PostgresStore
 
         assert isinstance(store, PostgresStore)
-        nodes = store
-        # A command is no node: its chain ends with it.
-        id_of = (lambda: nodes.node_id) if nodes.node_id else None
-        opened = await asyncio.to_thread(
-            AuditLog, place, node=node, node_id=id_of, collect=_COLLECT
-        )
+        nodes, log = store, place
+        if nodes.node_id:  # a command is no node: its chain ends with it
+            log = log.of_node(lambda: nodes.node_id)
+        opened = await asyncio.to_thread(AuditLog, log, node=node, collect=_COLLECT)
     else:
         assert isinstance(store, SqliteStore)
         opened = AuditLog(place, collect=_COLLECT, row_key=key)

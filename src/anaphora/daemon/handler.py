@@ -35,7 +35,7 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 
 from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .access.identity import Directory
-from .access.limits import CallSlots, UnreadBytes
+from .access.limits import CallSlots
 from .calls.call import AppCall
 from .calls.pipeline import CallPipeline
 from .calls.steps.authenticate import READY, RPC_PATH, Readiness
@@ -96,8 +96,6 @@ class DaemonHandler:
         log: JsonLog,
         metrics: DaemonMetrics,
         slots: CallSlots,
-        unread: UnreadBytes,
-        traces: RequestTraces | None = None,
         ui: UiService | None = None,
     ) -> None:
         self._directory = directory
@@ -109,18 +107,14 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._slots = slots
-        self._traces = traces
+        self._traces = RequestTraces.enabled()
         self._ui = ui
         self._ids = RequestIds()
+        self._shown_path = lru_cache(maxsize=512)(_shown_path)
         self._open: dict[HttpExchange, AppCall] = {}
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
-        )
-        metrics.gauge(
-            "anaphora_daemon_unread_bytes",
-            "Bytes of request bodies that are not read yet",
-            lambda: float(unread.total),
         )
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
@@ -275,7 +269,7 @@ class DaemonHandler:
             "request_id": call.request_id,
             "app": app,
             "method": exchange.method[:20],
-            "path": _shown_path(exchange.path),
+            "path": self._shown_path(exchange.path),
             "status": status,
             "seconds": round(seconds, 6),
         }
@@ -284,7 +278,6 @@ class DaemonHandler:
         self._log.line(level, "request", **fields)
 
 
-@lru_cache(maxsize=512)
 def _shown_path(path: str) -> str:
     """Without parts that look like a token: a client may have put one in the wrong place."""
     return _PATH_PART.sub(lambda part: ELLIPSIS if looks_like_key(part[0]) else part[0], path[:200])

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +46,24 @@ class JsonLog:
         self._wake = threading.Event()
         self._writing = threading.Lock()
         self._closed = False
+        self._second = (0, "")
         self._thread = threading.Thread(target=self._run, name="anaphora-log", daemon=True)
         self._thread.start()
+
+    def _timestamp(self, seconds: float) -> str:
+        whole = int(seconds)
+        second, text = self._second
+        if second != whole:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+            self._second = whole, text
+        return f"{text}.{int((seconds - whole) * 1000):03d}Z"
 
     def line(self, level: str, message: str, /, **fields: Any) -> None:
         """Takes a line, without waiting."""
         if len(self._waiting) >= _MOST_WAITING:
             self._left_out += 1
             return
-        row = {"time": _timestamp(time.time()), "level": level, "message": message}
+        row = {"time": self._timestamp(time.time()), "level": level, "message": message}
         if "request_id" not in fields and (request_id := REQUEST_ID.get()):
             row["request_id"] = request_id
         row |= fields
@@ -98,7 +106,7 @@ class JsonLog:
         left_out, self._left_out = self._left_out, 0
         if left_out:
             text = f"{left_out:,} log lines were left out: the log is written too slowly"
-            row = {"time": _timestamp(time.time()), "level": "warning", "message": text}
+            row = {"time": self._timestamp(time.time()), "level": "warning", "message": text}
             lines.append(_encode(row))
         data = memoryview(b"".join(line + b"\n" for line in lines))
         # A full disk or a closed pipe must not end the daemon.
@@ -114,16 +122,6 @@ def _opened(file: Path | None) -> int:
         return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Io(f"{file}: the log cannot be opened: {error.strerror or error}") from None
-
-
-def _timestamp(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
-
-
-@lru_cache(maxsize=4)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class _Handler(logging.Handler):

@@ -53,7 +53,6 @@ class Gauge(msgspec.Struct, frozen=True):
     """Its name on the page ends with `_total`."""
 
 
-@lru_cache(maxsize=512)
 def route_of(path: str) -> str:
     """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`; all pages of
     the dashboard are one."""
@@ -94,6 +93,7 @@ class DaemonMetrics:
         self._seconds: dict[str, _Histogram] = {}
         self._apps = BoundedNames(_MOST_APPS)
         self._routes = BoundedNames(_MOST_ROUTES)
+        self._route_of = lru_cache(maxsize=512)(route_of)
         self._gauges: list[Gauge] = []
         self._registries: list[Any] = []
         started = time.time()
@@ -101,7 +101,7 @@ class DaemonMetrics:
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
         # Paths of strangers, and paths that there are not, would use up the names.
-        route = route_of(path)
+        route = self._route_of(path)
         known = route in _PAGES or (app and (status not in (404, 405) or route in _CALLS))
         route = self._routes(route) if known else "none"
         key = f"{method} {route}" if len(method) <= 7 else route

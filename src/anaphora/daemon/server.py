@@ -48,7 +48,7 @@ from .home.tls import ServerCertificate
 from .logs import JsonLog, logging_to
 from .metrics import DaemonMetrics
 from .services import Services, open_services, service_gauges
-from .tracing import RequestTraces, call_traces
+from .tracing import call_traces
 
 if TYPE_CHECKING:
     from .ui.service import UiService
@@ -91,6 +91,11 @@ class Daemon:
         self.metrics = metrics
         self._files = files
         self.unread = UnreadBytes(files.current.daemon.max_unread_bytes)
+        metrics.gauge(
+            "anaphora_daemon_unread_bytes",
+            "Bytes of request bodies that are not read yet",
+            lambda: float(self.unread.total),
+        )
         self.log = log
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -133,8 +138,6 @@ class Daemon:
             log=self.log,
             metrics=self.metrics,
             slots=self.services.slots,
-            unread=self.unread,
-            traces=RequestTraces.enabled(),
             ui=ui,
         )
 

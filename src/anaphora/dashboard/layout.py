@@ -4,11 +4,9 @@ good and still get new ones after an update."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import pkgutil
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 import htpy
@@ -44,16 +42,16 @@ def static_content(name: str) -> bytes:
 
 def static_url(root: str, name: str) -> str:
     """The address of a file below the root of a site."""
-    return f"{root}/{STATIC}/{_hashed_names()[name]}"
+    return f"{root}/{STATIC}/{_hashed_name(name)}"
 
 
 def static_file(name: str) -> CompleteResponse:
     """The file with that name, which contains the hash."""
-    for plain, hashed in _hashed_names().items():
-        if name == hashed:
+    for plain, kind in _TYPES.items():
+        if name == _hashed_name(plain):
             headers = {
                 **_HEADERS,
-                "content-type": _TYPES[plain],
+                "content-type": kind,
                 "cache-control": "public, max-age=31536000, immutable",
             }
             return CompleteResponse(200, headers, static_content(plain))
@@ -61,15 +59,11 @@ def static_file(name: str) -> CompleteResponse:
     return CompleteResponse(404, {**_HEADERS, **headers}, b"not found\n")
 
 
-@functools.cache
-def _hashed_names() -> Mapping[str, str]:
-    """The name of each file with the hash of its content: `dashboard.0f1e2d3c4b5a.css`."""
-    names = {}
-    for name in _TYPES:
-        stem, _, ending = name.rpartition(".")
-        digest = hashlib.sha256(static_content(name)).hexdigest()[:12]
-        names[name] = f"{stem}.{digest}.{ending}"
-    return MappingProxyType(names)
+def _hashed_name(name: str) -> str:
+    """The name of a file with the hash of its content: `dashboard.0f1e2d3c4b5a.css`."""
+    stem, _, ending = name.rpartition(".")
+    digest = hashlib.sha256(static_content(name)).hexdigest()[:12]
+    return f"{stem}.{digest}.{ending}"
 
 
 _RANGES: tuple[tuple[RangeName, str], ...] = (

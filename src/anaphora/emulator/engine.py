@@ -9,9 +9,9 @@ No clock is read here: `now` of the request is the time, plus the offset of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -27,16 +27,26 @@ from . import strict
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS
 from .generator import EmulatorOptions, Generator
-from .hosts import RouteTable
+from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .models import ModelClock, check_model, model_error
 from .replies.text import IdGenerator
 
+if TYPE_CHECKING:
+    from anaphora.dashboard.values import ShownCall
+
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
 #: Operations that generate a reply; the others look something up.
 _GENERATING = ("generate", "complete", "compact")
+
+
+def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
+    """Makes what pages show of each entry of a journal."""
+    from .shown_calls import ShownCalls  # with the dashboard, which only pages need
+
+    return ShownCalls().make
 
 
 class Engine:
@@ -50,12 +60,12 @@ class Engine:
         """Forgets everything but the options: caches, stored objects, the journal, the clock."""
         options = self.options
         self.offset = 0.0
-        self.journal = Journal(options.remembered)
+        self.journal = Journal(options.remembered, show_calls)
         self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
         self._windows = UsageWindows()
         self._billing = Billing(options.rows)
-        self.routes = RouteTable(self._billing, self._ids)
+        self.routes = HostRoutes(self._billing, self._ids)
         for host in self.routes.hosts.values():
             host.run, host.background = self._run_batched, options.background
         self._generator = Generator(options, self._billing, self._ids, self.journal)

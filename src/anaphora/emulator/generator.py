@@ -10,23 +10,23 @@ from anaphora.cache import hints_of
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
-from anaphora.catalog import CacheRules
+from anaphora.catalog import CacheRules, Profile
 from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import Message, Reply, Usage
+from anaphora.values import Message, Part, Reply, Text, ToolCall, Usage
 from anaphora.wire.reading import Members
 from anaphora.yaml_values import seconds_in
 
 from .exchange import EmulatorResponse, ResponseChunk
 from .faults import Faults
-from .hosts.host import EmulatorRoute, ReplyContext, RoutedRequest
+from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
 from .journal import Billing, CallRecord, Journal, ModelFacts
-from .replies import GeneratedReply, generate_reply
+from .replies import GeneratedReply, generate_text, generate_tool_calls
 from .replies.schema_value import SchemaGenerator
 from .replies.script import Script, ScriptInput
-from .replies.text import IdGenerator, join_seed, stream_events
+from .replies.text import IdGenerator, SeededRandom, join_seed, stream_events
 
 #: Replies to one request: OpenAI's limit, the highest of all providers.
 _MOST_REPLIES = 128
@@ -240,9 +240,7 @@ class Generator:
             raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
         self._schemas.begin_request()
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
-        generate = partial(
-            generate_reply, call, host, profile, self._schemas, tool_calls=self._options.tool_calls
-        )
+        generate = partial(self._generated, call, host, profile)
         replies = [scripted or generate(seeds[0]), *map(generate, seeds[1:])]
         signed: list[GeneratedReply] = []
         for reply, own in zip(replies, seeds, strict=True):
@@ -250,6 +248,22 @@ class Generator:
             parts = host.bind_thinking(parts, profile, prompt.rendered)
             signed.append(msgspec.structs.replace(reply, parts=parts))
         return signed
+
+    def _generated(self, call: Call, host: Host, profile: Profile, seed: bytes) -> GeneratedReply:
+        if call.ir.cache.prewarm or call.params.max_tokens == 0:
+            return GeneratedReply(stop_reason=host.prewarm_stop)
+        random, choice = SeededRandom(seed), call.params.tool_choice
+        thinking, hidden = host.generate_thinking(call, profile, random)
+        parts: list[Part] = [] if thinking is None else [thinking]
+        forced = choice is not None and choice.mode in ("required", "tool")
+        calls: list[ToolCall] = []
+        if self._options.tool_calls or forced:
+            calls = generate_tool_calls(call, host.call_id_prefix, self._schemas, random, seed)
+        parts += calls or [Text(generate_text(call, self._schemas, random, seed))]
+        reply = GeneratedReply(
+            parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden
+        )
+        return reply.limited(call.params.max_tokens, call.params.stop, profile)
 
 
 def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:

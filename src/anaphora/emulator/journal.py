@@ -12,6 +12,7 @@ import datetime
 import itertools
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,8 +27,6 @@ from anaphora.errors import AnaphoraError
 
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
-
-    from .page import ShownCalls
 
 #: Models whose caches are kept at a time; the least recently used goes first.
 _MODELS = 256
@@ -190,7 +189,15 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Journal:
-    def __init__(self, max_entries: int, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self,
+        max_entries: int,
+        showing: Callable[[], Callable[[JournalEntry], ShownCall | None]],
+        *,
+        max_bytes: int = _MAX_BYTES,
+    ) -> None:
+        """`showing` gives the function that makes what pages show of an entry: it is needed when
+        the first one is shown, or its prompt dropped."""
         self._entries: deque[JournalEntry] = deque()
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -199,7 +206,8 @@ class Journal:
         self._index: PrefixIndex[CallRecord] = PrefixIndex(max_entries, max_bytes)
         self._count = self._added = 0
         self._lock = threading.RLock()
-        self._shown: ShownCalls | None = None
+        self._showing = showing
+        self._show: Callable[[JournalEntry], ShownCall | None] | None = None
 
     def open(self, now: float, method: str, path: str) -> JournalEntry:
         self._count += 1
@@ -259,13 +267,11 @@ class Journal:
             return _details(entry)
 
     def _shown_call(self, entry: JournalEntry) -> ShownCall | None:
-        if self._shown is None:
-            from .page import ShownCalls
-
-            self._shown = ShownCalls()
+        if self._show is None:
+            self._show = self._showing()
         if entry.shown is None:
             _details(entry)
-            entry.shown = self._shown.make(entry)
+            entry.shown = self._show(entry)
         return entry.shown
 
     def _shrink(self) -> None:

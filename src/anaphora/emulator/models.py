@@ -7,7 +7,6 @@ the emulator's clock is moved beyond it. So a suite of tests does not fail overn
 from __future__ import annotations
 
 import datetime
-import functools
 
 import msgspec
 
@@ -37,17 +36,12 @@ class ModelClock(msgspec.Struct, frozen=True):
             return False
         day = datetime.datetime.fromtimestamp(self.now, datetime.UTC).date()
         if abs(self.offset) < _MOVED:
-            day = min(day, _catalog_day(profile.provider))
+            day = min(day, catalog.models_date(profile.provider))
         return profile.retires.value <= day
 
     def models(self, provider: str) -> tuple[Profile, ...]:
         """The catalog's models of a provider that have not retired."""
         return tuple(each for each in catalog.models(provider) if not self.has_retired(each))
-
-
-@functools.cache
-def _catalog_day(provider: str) -> datetime.date:
-    return catalog.models_date(provider)
 
 
 def check_model(profile: Profile, wire: str, clock: ModelClock, asked: str = "") -> None:

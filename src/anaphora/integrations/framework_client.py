@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, Unpack
 
 from anaphora import canonical
 from anaphora.catalog import Profile
+from anaphora.client.attempt_failures import event_error
 from anaphora.client.client import AsyncClient
 from anaphora.client.content import Content
-from anaphora.client.failures import event_error
 from anaphora.client.options import CallOptions
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of

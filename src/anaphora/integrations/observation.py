@@ -30,9 +30,9 @@ from anaphora.traffic.calls import (
     KEPT_BYTES,
     OUTCOMES,
     Headers,
-    Piece,
     ProxyRoute,
     RelayedCall,
+    ResponsePiece,
     UpstreamRequest,
     header_of,
     wire_at,
@@ -229,7 +229,7 @@ class ObservedCall:
             data = b"".join(self._data)
             if header_of(call.response_headers, "content-type").startswith(bedrock.CONTENT_TYPE):
                 data = bedrock.as_events(data)
-            call.pieces = [Piece(call.ended, data)] if data else []
+            call.pieces = [ResponsePiece(call.ended, data)] if data else []
         self._data.clear()
         with guarded("judging a call"), suspended():
             judged = shared().judge(call)

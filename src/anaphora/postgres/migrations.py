@@ -8,7 +8,6 @@ line, `-- oldest: NNNN`, the number of the last file that such a node must know.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import logging
 import re
@@ -67,7 +66,6 @@ class MigrationState(msgspec.Struct, frozen=True):
     """Names of the files that are still to be applied."""
 
 
-@functools.cache
 def files() -> tuple[MigrationFile, ...]:
     """In order."""
     folder = resources.files(__package__) / "migrations"
@@ -88,7 +86,8 @@ async def state(connection: Connection) -> MigrationState:
         rows = await connection.fetch(
             f"SELECT number, name, checksum, oldest FROM {SCHEMA}.migrations ORDER BY number"
         )
-    known = {one.number: one for one in files()}
+    shipped = files()
+    known = {one.number: one for one in shipped}
     last = max(known, default=0)
     for number, name, checksum, oldest in rows:
         if oldest > last:
@@ -99,7 +98,7 @@ async def state(connection: Connection) -> MigrationState:
                 " use the version of anaphora that made it, or a database of its own"
             )
     applied = {row["number"] for row in rows}
-    pending = tuple(f"{one.number:04d}_{one.name}" for one in files() if one.number not in applied)
+    pending = tuple(f"{one.number:04d}_{one.name}" for one in shipped if one.number not in applied)
     return MigrationState(max(applied, default=0), last, pending)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -32,6 +32,9 @@ from .command_line import (
     tables,
 )
 
+if TYPE_CHECKING:
+    from .server import Proxy
+
 #: The value of key variables in replay, where a program wants one and none is needed.
 PLACEHOLDER_KEY = "anaphora-replay"
 _LOCAL = ("127.0.0.1", "localhost")
@@ -39,16 +42,6 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::", ""})
 #: Parts of request paths that users have at the end of an address.
 _PATHS = ("/v1", "/v1beta")
 _PORTS = {"http": 80, "https": 443}
-
-
-class RedirectTarget(Protocol):
-    """A running proxy."""
-
-    @property
-    def url(self) -> str: ...
-    def url_of(self, provider: str) -> str:
-        """The address of a provider's route."""
-        ...
 
 
 class _Destination(msgspec.Struct, frozen=True):
@@ -77,7 +70,7 @@ def upstreams_from(environ: Mapping[str, str], command: Sequence[str] = ()) -> d
 
 
 def environment(
-    proxy: RedirectTarget, environ: Mapping[str, str], command: Sequence[str]
+    proxy: Proxy, environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
     """The environment and the command with which the program calls the proxy."""
     line = parse(command)
@@ -93,7 +86,7 @@ def environment(
     return {**environ, **changed, **_no_proxy(environ)}, words
 
 
-def exports(proxy: RedirectTarget, environ: Mapping[str, str]) -> dict[str, str]:
+def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that redirect programs which are started elsewhere."""
     changed, _ = environment(proxy, environ, ())
     return {name: value for name, value in changed.items() if environ.get(name) != value}

@@ -22,7 +22,7 @@ from anaphora.replay.player import Player, Recording
 from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_headers, look_up
 from anaphora.traffic.calls import KEPT_BYTES, Headers, UpstreamRequest
 
-from .routes import NetworkUpstream, RouteTable, Upstream, UpstreamResponse
+from .routes import NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse
 
 
 class RecordedUpstream:
@@ -33,7 +33,7 @@ class RecordedUpstream:
     provider, with a status that clients do not retry."""
 
     def __init__(
-        self, player: Player, upstream: Upstream | None = None, *, pace: bool = False
+        self, player: Player, upstream: ResponseSource | None = None, *, pace: bool = False
     ) -> None:
         self.player = player
         self._pace = pace
@@ -82,7 +82,7 @@ class RecordedUpstream:
             raise
         return RecordedUpstreamResponse(response, recording)
 
-    def _network(self) -> Upstream:
+    def _network(self) -> ResponseSource:
         if self._upstream is None:
             self._upstream = NetworkUpstream()
         return self._upstream

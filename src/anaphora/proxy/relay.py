@@ -20,8 +20,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import AnaphoraError, NotFound, Overloaded, RequestRejected, Transport
-from anaphora.errors import Upstream as UpstreamError
+from anaphora.errors import (
+    AnaphoraError,
+    NotFound,
+    Overloaded,
+    RequestRejected,
+    Transport,
+    Upstream,
+)
 from anaphora.serving.exchange import (
     CompleteResponse,
     ConnectionCut,
@@ -32,14 +38,14 @@ from anaphora.serving.exchange import (
 from anaphora.traffic.calls import (
     KEPT_BYTES,
     Headers,
-    Piece,
     ProxyRoute,
     RelayedCall,
+    ResponsePiece,
     UpstreamRequest,
 )
 
 from .observing import ObserverThread
-from .routes import NetworkResponse, NetworkUpstream, RouteTable, Upstream, UpstreamResponse
+from .routes import NetworkResponse, NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
@@ -71,7 +77,7 @@ class RelayHandler:
     def __init__(
         self,
         routes: RouteTable,
-        upstream: Upstream,
+        upstream: ResponseSource,
         observers: ObserverThread,
         place: Place | None = None,
         pages: Pages | None = None,
@@ -85,6 +91,7 @@ class RelayHandler:
         self._streams = place is None and isinstance(upstream, NetworkUpstream)
         self._numbers = itertools.count(1)
         self._open = 0
+        self._host_of = functools.lru_cache(_host_of)
 
     @property
     def is_busy(self) -> bool:
@@ -112,7 +119,7 @@ class RelayHandler:
         await self._observers.has_room()
         await self._relay(exchange, *found)
 
-    def error(self, exchange: HttpExchange, problem: UpstreamError) -> CompleteResponse:
+    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
         path = exchange.scope["raw_path"].decode("latin-1")
         status, headers, body = self._routes.codec(path, exchange.headers).write_error(problem)
         status = problem.status or status
@@ -130,7 +137,7 @@ class RelayHandler:
         return f"no route for {path[:100]}; paths begin with one of {known}"
 
     async def _relay(self, exchange: HttpExchange, route: ProxyRoute, path: str) -> None:
-        host = _host_of(route.upstream)
+        host = self._host_of(route.upstream)
         headers = tuple(
             [
                 ("host", host) if pair[0] == "host" else pair
@@ -269,7 +276,7 @@ class _Relaying:
 
     # ── The response ─────────────────────────────────────────────────────────────────────────────
 
-    async def pass_on(self, upstream: Upstream, request: UpstreamRequest) -> None:
+    async def pass_on(self, upstream: ResponseSource, request: UpstreamRequest) -> None:
         response = await upstream.send(request)
         try:
             await self._pass_back(response)
@@ -288,14 +295,14 @@ class _Relaying:
         if not (begun or bodiless or length == 0):
             # Granian sends the head with the first piece, which may be long in coming.
             await exchange.write(b"", more=True)
-        pieces: list[Piece] = []
+        pieces: list[ResponsePiece] = []
         call.pieces = pieces if self._keeps else None
         size = 0
         async for data in response:
             size += len(data)
             if call.pieces is not None:
                 if size <= KEPT_BYTES:
-                    pieces.append(Piece(self.seconds(), data))
+                    pieces.append(ResponsePiece(self.seconds(), data))
                 else:
                     call.pieces = None
                     pieces = []
@@ -321,7 +328,6 @@ def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
 
 
-@functools.lru_cache
 def _host_of(upstream: str) -> str:
     """The Host header of an upstream: its port only where it is not the scheme's."""
     parts = urlsplit(upstream)

@@ -149,7 +149,7 @@ class UpstreamResponse(Protocol):
         ...
 
 
-class Upstream(Protocol):
+class ResponseSource(Protocol):
     """The provider over the network, or recordings of it. Raises `errors.Transport`."""
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse: ...

@@ -23,7 +23,7 @@ from anaphora.traffic.calls import ProxyRoute
 
 from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
-from .routes import NetworkUpstream, RouteTable, Upstream
+from .routes import NetworkUpstream, ResponseSource, RouteTable
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
@@ -67,7 +67,7 @@ class Proxy:
 def running(
     routes: Iterable[ProxyRoute],
     *,
-    upstream: Upstream | None = None,
+    upstream: ResponseSource | None = None,
     observers: Sequence[Observer] = (),
     place: Place | None = None,
     host: str = "127.0.0.1",
@@ -87,7 +87,8 @@ def running(
     seen_by = ObserverThread(observers)
     try:
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
-        app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
+        guard = HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT)
+        app = ServedApp(handler, guard, closed=handler.close)
         with (
             tuned_interpreter() if own_process else contextlib.nullcontext(),
             running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address,
@@ -95,13 +96,3 @@ def running(
             yield Proxy(address, table, lambda: handler.is_busy or seen_by.is_busy)
     finally:
         seen_by.close()
-
-
-class _ProxyApp(ServedApp):
-    def __init__(self, handler: RelayHandler, guard: HostGuard) -> None:
-        super().__init__(handler, guard)
-        self._relay = handler
-
-    async def close(self) -> None:
-        await super().close()
-        await self._relay.close()

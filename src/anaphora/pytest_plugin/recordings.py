@@ -10,7 +10,7 @@ import pytest
 
 from anaphora.errors import AnaphoraError
 from anaphora.proxy.recording import RecordedUpstream
-from anaphora.proxy.routes import Upstream
+from anaphora.proxy.routes import ResponseSource
 from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
 
 #: The options of the marker `anaphora_replay`.
@@ -28,7 +28,7 @@ class ReplayedTest:
         folder: Path,
         mode: Mode,
         options: dict[str, Any],
-        live: Upstream,
+        live: ResponseSource,
         settle: Callable[[], bool],
     ) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class ReplayedTest:
             self._player = Player(folder, mode, **options)
         except AnaphoraError as problem:
             pytest.fail(str(problem), pytrace=False)
-        self.upstream: Upstream = RecordedUpstream(self._player, live)
+        self.upstream: ResponseSource = RecordedUpstream(self._player, live)
 
     @property
     def report(self) -> ReplayReport:

@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.errors import Transport
 from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
-from anaphora.proxy.routes import NetworkUpstream, Upstream, UpstreamResponse, default_routes
+from anaphora.proxy.routes import NetworkUpstream, ResponseSource, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
@@ -33,7 +33,7 @@ class SwitchedUpstream:
 
     def __init__(self) -> None:
         self.network = NetworkUpstream()
-        self.current: Upstream | None = None
+        self.current: ResponseSource | None = None
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         if self.current is None:
@@ -47,7 +47,7 @@ class SwitchedUpstream:
 class EmulatorUpstream:
     """The emulator in place of every provider."""
 
-    def __init__(self, network: Upstream, emulator: Emulator) -> None:
+    def __init__(self, network: ResponseSource, emulator: Emulator) -> None:
         self._network = network
         self._url = emulator.url
         self._host = emulator.url.partition("://")[2]
@@ -122,15 +122,17 @@ class Redirect:
         return self._emulator
 
     @property
-    def network(self) -> Upstream:
+    def network(self) -> ResponseSource:
         """The providers themselves."""
         return self._upstream.network
 
-    def emulated(self, emulator: Emulator) -> Upstream:
+    def emulated(self, emulator: Emulator) -> ResponseSource:
         return EmulatorUpstream(self._upstream.network, emulator)
 
     @contextlib.contextmanager
-    def to(self, upstream: Upstream | None = None, judge: Judge | None = None) -> Iterator[None]:
+    def to(
+        self, upstream: ResponseSource | None = None, judge: Judge | None = None
+    ) -> Iterator[None]:
         """Sends the calls of a test there, and lets a judge see them."""
         before = self._upstream.current, self._judge, self._since
         if upstream is not None:

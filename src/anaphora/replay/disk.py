@@ -37,7 +37,7 @@ def write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-class Writer:
+class FolderWriter:
     """Writes into one folder. `sync` waits until the data is on the disk; without it, a crash of
     the machine may lose what was written, a crash of the process never does."""
 
@@ -135,7 +135,7 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def create_folder(folder: Path, writer: Writer) -> None:
+def create_folder(folder: Path, writer: FolderWriter) -> None:
     """The folder with an empty index, where it does not exist yet."""
     with io_errors(folder, "cannot be created"):
         # `parents=True` would create those with the mode that the umask allows.

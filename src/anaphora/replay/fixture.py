@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -106,10 +106,12 @@ class _Base64(msgspec.Struct, frozen=True):
 
 
 _Body: TypeAlias = str | _Base64
+B = TypeVar("B")
 
 
-class _StoredFixture(msgspec.Struct, kw_only=True):
-    """The file's fields, in their order."""
+class _StoredFixture(msgspec.Struct, Generic[B], kw_only=True):
+    """The file's fields, in their order. Of the request's body, which may be long, only the JSON
+    may be wanted."""
 
     schema_version: int
     key: str
@@ -120,7 +122,7 @@ class _StoredFixture(msgspec.Struct, kw_only=True):
     method: str = "POST"
     path: str = ""
     query: str = ""
-    request: _Body = ""
+    request: B = ""  # type: ignore[assignment]
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     pieces: tuple[tuple[float, _Body], ...] = ()
@@ -130,18 +132,12 @@ class _StoredFixture(msgspec.Struct, kw_only=True):
     raw_hash: str
 
 
-class _StoredResponse(_StoredFixture, kw_only=True):
-    """The same; the request's body, which may be long, is not decoded."""
-
-    request: msgspec.Raw = msgspec.Raw(b'""')  # type: ignore[assignment]
-
-
 class _Version(msgspec.Struct):
     schema_version: int
 
 
-_decoder = msgspec.json.Decoder(_StoredFixture)
-_response_decoder = msgspec.json.Decoder(_StoredResponse)
+_decoder = msgspec.json.Decoder(_StoredFixture[_Body])
+_response_decoder = msgspec.json.Decoder(_StoredFixture[msgspec.Raw])
 _version = msgspec.json.Decoder(_Version)
 
 
@@ -194,7 +190,8 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
     """The fixture in a file; `place` is the file's name for errors. Without `request`, the body of
     the request is left out."""
     try:
-        stored = (_decoder if request else _response_decoder).decode(data)
+        decoder: msgspec.json.Decoder[Any] = _decoder if request else _response_decoder
+        stored: _StoredFixture[Any] = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         check_version(data, place)
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
@@ -229,7 +226,7 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
     return fixture
 
 
-def _response_problem(stored: _StoredFixture) -> str:
+def _response_problem(stored: _StoredFixture[Any]) -> str:
     """Why a server cannot send the response; empty where it can."""
     if stored.status and not 200 <= stored.status <= 999:
         return f"a response does not have status {stored.status}"

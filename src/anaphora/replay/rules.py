@@ -113,7 +113,6 @@ def _line_of(text: str, table: str, index: int) -> int | None:
     return None
 
 
-@functools.cache
 def shipped_rules() -> tuple[MatchRule, ...]:
     """The rules of this package."""
     text = files("anaphora.replay").joinpath(FILE).read_text("utf-8")
@@ -246,7 +245,6 @@ _TOKEN = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@functools.lru_cache(maxsize=512)
 def user_pattern(text: str) -> Any:
     """The pattern, compiled by RE2; it has the methods of `re.Pattern`. Raises `ValueError` for one
     that is not valid or matches the empty text, and `MissingExtra`."""

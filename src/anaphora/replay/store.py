@@ -25,7 +25,7 @@ from blake3 import blake3
 
 from anaphora.errors import InvalidRequest, Io
 
-from .disk import Writer, create_folder, io_errors, locked, remove
+from .disk import FolderWriter, create_folder, io_errors, locked, remove
 from .fixture import Fixture, from_file, to_file
 from .index import (
     INDEX,
@@ -72,7 +72,7 @@ class FixtureStore:
         """Use `open`."""
         self.folder = folder
         self._sign = sign
-        self._writer = Writer(folder, sync=sync)
+        self._writer = FolderWriter(folder, sync=sync)
         self._mutex = threading.RLock()
         self._use(checked)
 
@@ -100,7 +100,7 @@ class FixtureStore:
             sign.check_place(path)
             signed_by = signed_by or sign.public
         if create:
-            create_folder(path, Writer(path, sync=sync))
+            create_folder(path, FolderWriter(path, sync=sync))
         elif not path.is_dir():
             raise Io(f"{path}: there is no such folder")
         with io_errors(path, "cannot be read"), locked(path, exclusive=False):
@@ -400,7 +400,7 @@ def sign_folder(
     with io_errors(path), locked(path, exclusive=True):
         checked = check_folder(path, track=track)
         checked.raise_problems()
-        writer = Writer(path, sync=True)
+        writer = FolderWriter(path, sync=True)
         writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
     return len(checked.entries)
 

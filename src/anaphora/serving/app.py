@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from anaphora.client.failures import line_of, log
@@ -49,12 +49,15 @@ class ServedApp:
         limits: BodyLimits | None = None,
         *,
         ended: Callable[[HttpExchange], None] | None = None,
+        closed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`ended` is called when a request has been answered, or its connection has ended."""
+        """`ended` is called when a request has been answered, or its connection has ended; `closed`
+        after the last one."""
         self._handler = handler
         self._guard = guard
         self._limits = limits or BodyLimits()
         self._ended = ended
+        self._closed = closed
         self._open: set[HttpExchange] = set()
         self._timer: SharedTimer | None = None
         self._looking = False
@@ -136,6 +139,8 @@ class ServedApp:
             if not self._open:
                 break
             await asyncio.sleep(0.01)
+        if self._closed is not None:
+            await self._closed()
 
 
 def _ambiguous(exchange: HttpExchange) -> Upstream | None:

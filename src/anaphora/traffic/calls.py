@@ -82,7 +82,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return [("method", self.method), ("path", self.path)]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ResponsePiece(msgspec.Struct, frozen=True):
     """A part of a response, and when it came: seconds after the request was sent."""
 
     seconds: float
@@ -109,7 +109,7 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     status: int = 0
     """0 where no response began."""
     response_headers: Headers = ()
-    pieces: list[Piece] | None = None
+    pieces: list[ResponsePiece] | None = None
     """Still content-encoded; None where the response was too large to keep."""
     began: float | None = None
     """When the response's headers came, in seconds after the request was sent."""

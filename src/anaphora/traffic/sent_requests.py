@@ -160,16 +160,8 @@ def _answering_model(answer: Reply | None) -> str:
     return answer.model
 
 
-def request_of(
-    logged: LoggedCall,
-    place: str,
-    defaults: RequestDefaults = _NO_DEFAULTS,
-    chains: ResponseChains | None = None,
-    body: DecodedBody | None = None,
-    reply: ReadReply | None = None,
-) -> SentRequest:
-    """A request and its bill, from the bytes that were sent. `body` and `reply` are what was read
-    from them before."""
+def _origin(logged: LoggedCall, defaults: RequestDefaults) -> tuple[Wire, str, bool]:
+    """The codec and the provider of a call, and whether its wire stores responses."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
         stores = wire.features(wire.base_of(defaults.origin)).stores_responses
@@ -180,6 +172,20 @@ def request_of(
         reason = unsupported(provider, logged.model)
         if reason is not None:
             raise InvalidRequest(reason, path="provider")
+    return codec, provider, stores
+
+
+def request_of(
+    logged: LoggedCall,
+    place: str,
+    defaults: RequestDefaults = _NO_DEFAULTS,
+    chains: ResponseChains | None = None,
+    body: DecodedBody | None = None,
+    reply: ReadReply | None = None,
+) -> SentRequest:
+    """A request and its bill, from the bytes that were sent. `body` and `reply` are what was read
+    from them before."""
+    codec, provider, stores = _origin(logged, defaults)
     if body is None:
         body = DecodedBody(object_members(logged.request, "$", request_error))
     members = body.members

@@ -177,7 +177,6 @@ def finish_rendering(
     runs: list[ChunkRun],
     *,
     wire: str,
-    cacheable: int,
     markers: Mapping[Ttl, bytes],
     nearest: Mapping[Ttl, Ttl],
     locate: Locate,
@@ -185,7 +184,7 @@ def finish_rendering(
     **fields: Any,
 ) -> Rendered:
     """The prompt with the caller's marks in place. `nearest` has the wire's TTL for each that may
-    be asked for; `fields` are further fields of `Rendered`. Extras of other wires on tools and
+    be asked for; `fields` are the other fields of `Rendered`. Extras of other wires on tools and
     system blocks give notices."""
     plan = call.ir.cache
     marks: tuple[Mark, ...] = ()
@@ -205,7 +204,6 @@ def finish_rendering(
         wire=wire,
         model=call.model,
         runs=tuple(runs),
-        cacheable=cacheable,
         envelope=envelope,
         markers=markers,
         marks=marks,

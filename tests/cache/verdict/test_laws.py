@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.planted import PLACES, body, spec, split, verdict_of
 from support.tables import each_row
 
-from anaphora.cache.sent_call import first_difference
+from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.verdict import SentCall, find_change, preflight
 from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of, cut_block, volatile_change
 from anaphora.tokens import Counts

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.sent_call import first_difference, tokens_behind
+from anaphora.cache.prefix_difference import first_difference, tokens_behind
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.cache.verdict.changes import change_at

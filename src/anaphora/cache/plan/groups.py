@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.cache.sent_call import common_bytes
+from anaphora.cache.prefix_difference import common_bytes
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts

@@ -19,7 +19,8 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.sent_call import common_bytes, deepest_known, expiry, is_alive
+from anaphora.cache.prefix_difference import common_bytes, deepest_known
+from anaphora.cache.sent_call import expiry, is_alive
 
 from .view import KeyOf, PromptView, salt_of
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.sent_call import common_bytes
+from anaphora.cache.prefix_difference import common_bytes
 
 from .outcome import Outcome, Span, spans_of
 from .view import KeyOf, MadeCall, PromptView, SavedCache, salt_of

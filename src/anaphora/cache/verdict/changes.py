@@ -8,7 +8,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from anaphora.cache.sent_call import SentCall, cached_chunks, first_difference
+from anaphora.cache.prefix_difference import first_difference
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from anaphora.cache.history import gone_tokens
+from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.sent_call import (
     SentCall,
     expiry,
-    first_difference,
     is_alive,
     shared_chunks,
     ttl_seconds,

@@ -3,7 +3,8 @@ is sent."""
 
 from __future__ import annotations
 
-from anaphora.cache.sent_call import SentCall, cached_chunks, first_difference, tokens_behind
+from anaphora.cache.prefix_difference import first_difference, tokens_behind
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts

@@ -17,13 +17,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, NoReturn
 
+from anaphora.client.options import FanOutProgress
 from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed
 from anaphora.values import Notice
 
 from .calls import MappedCall
 from .run import FanOutRun
-from .values import FanOutItem, FanOutProgress, FanOutResult, FanOutSettings
+from .values import FanOutItem, FanOutResult, FanOutSettings
 
 __all__ = ["FanOut", "FanOutItem", "FanOutProgress", "FanOutResult", "FanOutSettings", "MappedCall"]
 

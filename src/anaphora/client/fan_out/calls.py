@@ -22,13 +22,13 @@ from anaphora.cache.plan.groups import (
 )
 from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.catalog import Price
-from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.oneshot import OneShot
 from anaphora.client.response import Response
 from anaphora.client.structured import Structured
 from anaphora.client.target import Target
-from anaphora.client.turn import Turn, TurnRequest
+from anaphora.client.turn import Turn
 from anaphora.errors import AnaphoraError, Throttled, Unavailable
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered

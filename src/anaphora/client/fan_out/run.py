@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
 from anaphora.client.failures import reported
+from anaphora.client.options import FanOutProgress
 from anaphora.client.target import Target
 from anaphora.errors import (
     AnaphoraError,
@@ -27,7 +28,7 @@ from .calls import CallWatch, MappedCall, assign_groups, content_key
 from .kept import KeptResults
 from .pool import Budget, CallPool
 from .release import GroupRelease
-from .values import FanOutItem, FanOutProgress, FanOutSettings
+from .values import FanOutItem, FanOutSettings
 
 Deliver: TypeAlias = Callable[[FanOutItem[Any]], None]
 

@@ -12,10 +12,10 @@ from typing import Any, Generic, Literal, cast
 import msgspec
 
 from anaphora.client.arguments import amount_of, callback_of, choice_of, flag_of, seconds_of
-from anaphora.client.options import CALL_KEYWORDS, CallOptions, MapOptions, WarmUp
+from anaphora.client.options import CALL_KEYWORDS, CallOptions, FanOutProgress, MapOptions, WarmUp
 from anaphora.client.response import Parsed, Response
 from anaphora.errors import InvalidRequest
-from anaphora.values import Notice, Usage
+from anaphora.values import Notice
 
 
 class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
@@ -47,43 +47,6 @@ class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=
             assert self.error is not None
             raise self.error
         return self.response
-
-
-class FanOutProgress(msgspec.Struct, kw_only=True):
-    """How far a fan-out is, and what it has spent."""
-
-    total: int
-    done: int = 0
-    """Prompts with a response, those of earlier runs included."""
-    failed: int = 0
-    resumed: int = 0
-    calls: int = 0
-    """Calls that were answered or failed in this run, warm-ups included."""
-    cost_usd: Decimal = Decimal(0)
-    """Everything so far, as far as prices are known: warm-ups and earlier runs included."""
-    warmup_usd: Decimal = Decimal(0)
-    """The part of it for calls that only wrote the cache."""
-    unpriced: int = 0
-    """Calls whose cost is unknown."""
-    read_tokens: int = 0
-    input_tokens: int = 0
-    batch: str = ""
-    """The provider's batch that runs now."""
-
-    @property
-    def read_share(self) -> float:
-        """The share of all input tokens that was read from the cache."""
-        return self.read_tokens / self.input_tokens if self.input_tokens else 0.0
-
-    def add_usage(self, usage: Usage) -> None:
-        self.read_tokens += usage.read or 0
-        self.input_tokens += usage.input or 0
-
-    def add_cost(self, cost_usd: Decimal | None) -> None:
-        if cost_usd is None:
-            self.unpriced += 1
-        else:
-            self.cost_usd += cost_usd
 
 
 class FanOutResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):

@@ -24,8 +24,6 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Usage
 
 if TYPE_CHECKING:
-    from anaphora.client.in_flight import InFlight
-
     from .export import Logs
     from .otel import Meters, Traces
     from .prometheus import Metrics
@@ -91,19 +89,6 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     session: str = ""
     """The name under which the application stores the conversation, of which a log keeps a digest
     in place of the id."""
-
-    @classmethod
-    def of(cls, flight: InFlight, record: Record) -> EndedCall:
-        prepared = flight.prepared.get(flight.index)
-        return cls(
-            record=record,
-            raw_hash=flight.raw_hash,
-            rendered=None if prepared is None else prepared.rendered,
-            plan=None if prepared is None else prepared.plan,
-            adapter=flight.request.adapter,
-            prompt_hash=flight.request.prompt_hash,
-            output_usd=flight.guarded("price_failed", None, flight.output_usd, record.usage),
-        )
 
 
 class CallAudit(Protocol):

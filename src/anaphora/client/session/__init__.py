@@ -18,7 +18,7 @@ from anaphora.cache.plan import Advice
 from anaphora.client.arguments import state_of
 from anaphora.client.content import Content, messages_of, wrong_type
 from anaphora.client.conversations import id_of
-from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.in_flight import PreparedRequest, TurnRequest
 from anaphora.client.options import (
     ParamOptions,
     Prompt,
@@ -29,7 +29,7 @@ from anaphora.client.options import (
 from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
-from anaphora.client.turn import Turn, TurnRequest
+from anaphora.client.turn import Turn
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount

@@ -11,12 +11,11 @@ import msgspec
 
 from anaphora.client.arguments import seconds_of, state_text
 from anaphora.client.content import Content, ToolSet, messages_of
-from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.in_flight import PreparedRequest, TurnRequest
 from anaphora.client.options import Prompt, StateText, TurnOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.target import Target
-from anaphora.client.turn import TurnRequest
 from anaphora.prompt import (
     Call,
     Earlier,

@@ -10,8 +10,8 @@ import msgspec
 
 from anaphora.client.arguments import missing_result
 from anaphora.client.failures import reported
+from anaphora.client.in_flight import TurnRequest
 from anaphora.client.options import Prompt
-from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptIR, RenderedContext
 from anaphora.values import Conversation, Message, Notice, Opaque, SegmentRole, ToolResult

@@ -23,12 +23,12 @@ from anaphora.cache.verdict import format_usd
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.failures import log
-from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.observe import EndedCall
 from anaphora.client.options import KeepWarm
 from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
-from anaphora.client.turn import Caller, TurnRequest
+from anaphora.client.turn import Caller
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
 
 from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed

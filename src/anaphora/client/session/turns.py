@@ -13,14 +13,14 @@ from weakref import WeakSet
 
 import msgspec
 
-from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.in_flight import InFlight, PreparedRequest, TurnRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
-from anaphora.client.turn import Caller, TurnRequest
+from anaphora.client.turn import Caller
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.values import Notice, SegmentRole
 

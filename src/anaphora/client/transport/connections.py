@@ -65,7 +65,6 @@ class Address:
         self.destination = Destination(url, proxy, proxy_headers)
 
 
-@lru_cache(maxsize=64)
 def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=seconds)
 
@@ -90,6 +89,7 @@ class Connections:
         self._closed_reason = closed
         self._head_limits = head_limits
         self._silence = silence
+        self._connect_limit = lru_cache(maxsize=64)(_connect_limit)
         self.connector: aiohttp.TCPConnector | None = None
         self.closed = False
         self.active: dict[ResponseHandler, NetworkExchange | None] = {}
@@ -164,7 +164,7 @@ class Connections:
                 if self.closed:
                     raise RuntimeError
                 connector = self.connector or self.start()
-                limit = _connect_limit(request.timeouts.connect)
+                limit = self._connect_limit(request.timeouts.connect)
                 connection = await connector.connect(address.destination, [], limit)
             except (aiohttp.ClientError, OSError) as error:
                 failure = errors.connect_error(error, request.timeouts, address.url, address.proxy)

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora import wire
+from anaphora.client.attempt_failures import name_origin
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
-from anaphora.client.failures import name_origin
 from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
 from anaphora.daemon.calls.filling import with_members

@@ -55,6 +55,7 @@ class Endpoints:
         self._stored = stored
         self._clock = clock
         self._kept = KeptObjects(store)
+        self._checked_path = lru_cache(maxsize=512)(_checked_path)
         calls.pipeline.use(ReadBody(calls.tools, calls.permit, store))
 
     def serves(self, _method: str, path: str) -> bool:
@@ -85,7 +86,8 @@ class Endpoints:
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
-        route = call.route = find_route(exchange.method, _plain_path(exchange), exchange.headers)
+        raw = (exchange.scope.get("raw_path") or exchange.path.encode()).partition(b"?")[0]
+        route = call.route = find_route(exchange.method, self._checked_path(raw), exchange.headers)
         app, request_id = call.app, call.request_id
         match route.operation:
             case "generate" | "stream" | "count":
@@ -249,15 +251,9 @@ def _naming_left_out(
     return problem.restated(f"{problem} ({'; '.join(left_out)})")
 
 
-def _plain_path(exchange: HttpExchange) -> str:
+def _checked_path(raw: bytes) -> str:
     """The path, which must mean the same to every reader: without percent-encoding, but for `:`
     and `/` in names of models, and without empty and dot segments."""
-    raw: bytes = exchange.scope.get("raw_path") or exchange.path.encode()
-    return _checked_path(raw.partition(b"?")[0])
-
-
-@lru_cache(maxsize=512)
-def _checked_path(raw: bytes) -> str:
     path = raw.decode("latin-1")
     if "%" in path and path.startswith(("/v1beta/", "/v1alpha/", "/v1/models/")):
         for code, character in (("%3A", ":"), ("%2F", "/"), ("%40", "@")):

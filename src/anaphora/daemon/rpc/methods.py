@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
-from anaphora.client.failures import event_error
+from anaphora.client.attempt_failures import event_error
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.delegation import CallService, CallStream

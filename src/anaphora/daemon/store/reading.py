@@ -6,7 +6,6 @@ Days and months are UTC, so that a change to summer time moves no limit.
 from __future__ import annotations
 
 import datetime
-import functools
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,16 +17,13 @@ from anaphora.errors import InvalidRequest
 from . import SpendRow, Spent, UnauditedEntry
 
 _SECONDS = 86_400
+#: The number of 1970-01-01 in `datetime.date`.
+_FIRST_DAY = 719_163
 
 
 def day_of(at: float) -> str:
     """The UTC date of a time, as `YYYY-MM-DD`."""
-    return _day(int(at // _SECONDS))
-
-
-@functools.lru_cache(16)
-def _day(number: int) -> str:
-    return (datetime.date(1970, 1, 1) + datetime.timedelta(number)).isoformat()
+    return datetime.date.fromordinal(_FIRST_DAY + int(at // _SECONDS)).isoformat()
 
 
 def month_of(day: str) -> str:

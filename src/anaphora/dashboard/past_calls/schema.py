@@ -10,9 +10,9 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ ALL_CALLS: Final = -1
 _SERVICE: Final = ("app", "provider", "model")
 
 
-class SumTable(NamedTuple):
+class SumTable(msgspec.Struct, frozen=True, dict=True):
     """A table of sums: what they are kept by, and the added rows that they sum up."""
 
     name: str
@@ -70,7 +70,6 @@ class SumTable(NamedTuple):
     def columns(self) -> str:
         return f"{_integers(self.key)}, {_integers(self.figures)}"
 
-    @lru_cache(maxsize=256)  # noqa: B019
     def sum(self, key: tuple[str, ...], where: str = "true") -> str:
         """Sums up added rows; `key` are the expressions of the key."""
         return (
@@ -78,19 +77,25 @@ class SumTable(NamedTuple):
             f" WHERE {self.where} AND {where} GROUP BY {_numbers(key)}"
         )
 
-    @lru_cache(maxsize=256)  # noqa: B019
     def add(self, source: str, where: str = "true", step: int | None = None) -> str:
         """Adds sums of another table, as those of a longer step or of the same."""
         whole = {"step": f"{step}", "start": f"start / {step} * {step}"} if step else {}
         key = [whole.get(name, name) for name in self.key]
-        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in self.figures)
         return (
             f"INSERT INTO {self.name} SELECT {self._summed(key)} FROM {source}"
-            f" WHERE {where} GROUP BY {_numbers(key)} ON CONFLICT DO UPDATE SET {added}"
+            f" WHERE {where} GROUP BY {_numbers(key)} ON CONFLICT DO UPDATE SET {self._added}"
         )
 
     def _summed(self, key: Sequence[str]) -> str:
-        return ", ".join((*key, *(f"sum({name})" for name in self.figures)))
+        return ", ".join((*key, self._sums))
+
+    @cached_property
+    def _sums(self) -> str:
+        return ", ".join(f"sum({name})" for name in self.figures)
+
+    @cached_property
+    def _added(self) -> str:
+        return ", ".join(f"{name} = {name} + excluded.{name}" for name in self.figures)
 
 
 def _numbers(columns: Sequence[str]) -> str:

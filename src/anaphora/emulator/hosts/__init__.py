@@ -39,7 +39,7 @@ _AZURE = re.compile(
 _SHARED = ("models", "model", "model_delete", "files", "file", "file_content")
 
 
-class RouteTable:
+class HostRoutes:
     """The hosts of one engine by path."""
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:

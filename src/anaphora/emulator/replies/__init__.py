@@ -7,7 +7,6 @@ few sentences. The same request and seed give the same reply.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,10 +30,6 @@ from anaphora.values import (
 from .schema_parts import UnsatisfiableSchema
 from .schema_value import SchemaGenerator
 from .text import SeededRandom, join_seed, sentences
-
-if TYPE_CHECKING:
-    from anaphora.emulator.hosts.host import Host
-
 
 #: Characters at the end of the last turn that are searched for names of tools, and how many tools
 #: are called at most.
@@ -115,32 +110,6 @@ def _first_bytes(text: str, size: int) -> str:
 # ── Generating ───────────────────────────────────────────────────────────────────────────────────
 
 
-def generate_reply(
-    call: Call,
-    host: Host,
-    profile: Profile,
-    schemas: SchemaGenerator,
-    seed: bytes,
-    *,
-    tool_calls: bool = True,
-) -> GeneratedReply:
-    """`tool_calls` False: only forced tools are called."""
-    if call.ir.cache.prewarm or call.params.max_tokens == 0:
-        return GeneratedReply(stop_reason=host.prewarm_stop)
-    random = SeededRandom(seed)
-    thinking, hidden = host.generate_thinking(call, profile, random)
-    parts: list[Part] = [] if thinking is None else [thinking]
-    choice = call.params.tool_choice
-    calls: list[ToolCall] = []
-    if tool_calls or (choice is not None and choice.mode in ("required", "tool")):
-        calls = _tool_calls(call, host.call_id_prefix, schemas, random, seed)
-    parts += calls or [Text(_text(call, schemas, random, seed))]
-    reply = GeneratedReply(
-        parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden
-    )
-    return reply.limited(call.params.max_tokens, call.params.stop, profile)
-
-
 def last_turn(call: Call) -> tuple[Message, ...]:
     """The messages after the assistant's last one. Reads from the end."""
     turn: list[Message] = []
@@ -152,7 +121,7 @@ def last_turn(call: Call) -> tuple[Message, ...]:
     return tuple(reversed(turn))
 
 
-def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: bytes) -> str:
+def generate_text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: bytes) -> str:
     output = call.params.output
     if output == "json" or (output is None and _wants_json(call)):
         return msgspec.json.encode({"answer": sentences(random, 4, 10)}).decode()
@@ -179,7 +148,7 @@ def _wants_json(call: Call) -> bool:
     return False
 
 
-def _tool_calls(
+def generate_tool_calls(
     call: Call, id_prefix: str, schemas: SchemaGenerator, random: SeededRandom, seed: bytes
 ) -> list[ToolCall]:
     """The tools to call: the forced one, those that the last turn names, or any one of them.

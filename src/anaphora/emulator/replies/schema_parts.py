@@ -32,7 +32,7 @@ class UnsatisfiableSchema(Exception):
     """No value for this schema could be generated."""
 
 
-class Steps:
+class StepLimit:
     """The steps that a request has left."""
 
     def __init__(self) -> None:

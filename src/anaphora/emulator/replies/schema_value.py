@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from .schema_parts import PartCount, Steps, UnsatisfiableSchema, resolve
+from .schema_parts import PartCount, StepLimit, UnsatisfiableSchema, resolve
 from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
@@ -67,7 +67,7 @@ _LIKELY = (
 
 
 class _Generator:
-    def __init__(self, root: Any, random: SeededRandom, work: Steps) -> None:
+    def __init__(self, root: Any, random: SeededRandom, work: StepLimit) -> None:
         self._root = root
         self._random = random
         self._work = work
@@ -304,7 +304,7 @@ def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != keyword}
 
 
-def _merged(schemas: list[Any], work: Steps) -> Any:
+def _merged(schemas: list[Any], work: StepLimit) -> Any:
     """One schema from several; of two values of a keyword the later is used."""
     if any(schema is False for schema in schemas):
         return False
@@ -348,11 +348,11 @@ class SchemaGenerator:
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[str, _CompiledSchema] = OrderedDict()
-        self._work = Steps()
+        self._work = StepLimit()
 
     def begin_request(self) -> None:
         """Gives the values of the next request their work."""
-        self._work = Steps()
+        self._work = StepLimit()
 
     def generate(self, schema: str, seed: bytes) -> str:
         """The JSON text of a valid value; raises `UnsatisfiableSchema` when none was found."""

@@ -62,7 +62,6 @@ from .requests import (
 _SYSTEM_FIRST = ("openai_chat", "openai_responses", "ollama")
 
 
-@functools.lru_cache(maxsize=1024)
 def _hashes_tools_first(provider: str, model: str, wire: str) -> bool:
     """Whether a model without markers hashes tools before the system prompt."""
     if provider not in catalog.shipped().entries:
@@ -98,6 +97,7 @@ class DialectCodec:
     def __init__(self, codec: Any, dialect: Dialect) -> None:
         self._codec = codec
         self.dialect = dialect
+        self._hashes_tools_first = functools.lru_cache(maxsize=1024)(_hashes_tools_first)
         markers = dialect.markers
         self._marking = {} if markers is None else {"markers": marker_bytes(markers)}
 
@@ -164,7 +164,9 @@ class DialectCodec:
 
     def _tools_first(self, model: str) -> bool:
         wire = self.dialect.wire
-        return wire in _SYSTEM_FIRST and _hashes_tools_first(self.dialect.provider, model, wire)
+        return wire in _SYSTEM_FIRST and self._hashes_tools_first(
+            self.dialect.provider, model, wire
+        )
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None

@@ -84,7 +84,7 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
     if remembered is not None:
         conversation, turn = remembered.conversation, remembered.turn
     return replace(
-        EndedCall.of(flight, record),
+        flight.ended_call(record),
         own=own,
         unbilled_nano_usd=call.unbilled,
         conversation=conversation,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from anaphora.client.attempts import AttemptCaller, Attempts
+from anaphora.client.attempts import Attempts
 from anaphora.client.config import RetryConfig
-from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.in_flight import AttemptCaller, InFlight, PreparedRequest, TurnRequest
 from anaphora.client.limits import Admission
 from anaphora.client.target import Target
-from anaphora.client.turn import TurnRequest
 from anaphora.daemon.calls.call import AppCall, AppReply, CallOutcome, CallTools, StreamPiece
 from anaphora.daemon.calls.fair_admission import FairAdmission, SharedLimits
 from anaphora.daemon.calls.pipeline import CallStep
