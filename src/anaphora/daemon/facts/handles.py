@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound
+from anaphora.wire.walking import request_table
 
 #: A file of Google's file store, by its address or name.
 GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
@@ -47,7 +48,7 @@ _OPAQUE = frozenset(
 _OPAQUE_MEMBERS = {
     kind: row.opaque
     for name in wires.WIRES
-    for kind, row in wires.table(name).blocks.items()
+    for kind, row in request_table(name).blocks.items()
     if row.opaque
 }
 #: Items of OpenAI that may be sent as an id alone.
