@@ -102,8 +102,8 @@ class Counts:
 
     def tokens(self, chunks: int) -> int:
         """The first `chunks` chunks, corrected by the bills so far."""
-        estimated = self.estimated(chunks)
-        return calibrated(self._bills, estimated) if self._bills else estimated
+        bills, estimated = self._bills, self.estimated(chunks)
+        return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
         """The same by bytes and the catalog's ratio, without bills."""

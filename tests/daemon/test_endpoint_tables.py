@@ -21,10 +21,10 @@ from anaphora.daemon.endpoints.headers import (
     query_fields,
     returned_headers,
 )
-from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.faces import find_route, serves, wire_of
 from anaphora.daemon.faces.face import checked_model
+from anaphora.daemon.facts.handles import references
 from anaphora.errors import AnaphoraError, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply
 

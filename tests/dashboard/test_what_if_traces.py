@@ -16,9 +16,9 @@ from support import traces
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope
 from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
-from anaphora.audit.envelope import nano_usd
 from anaphora.cache.plan import AppMemory, Planner
 from anaphora.cache.simulator import Mark, RenderedPrompt, Simulator
+from anaphora.catalog.prices import nano_usd
 from anaphora.dashboard.what_if import ProviderModel, what_if
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Ttl

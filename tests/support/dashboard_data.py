@@ -19,7 +19,8 @@ from blake3 import blake3
 
 from anaphora import catalog
 from anaphora.audit import AuditEnvelope, AuditLog
-from anaphora.audit.envelope import AuditBlock, AuditUsage, nano_usd
+from anaphora.audit.envelope import AuditBlock, AuditUsage
+from anaphora.catalog.prices import nano_usd
 from anaphora.daemon.store import Hold, Settlement, SpendLimits
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.values import Usage

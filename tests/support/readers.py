@@ -19,8 +19,7 @@ import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.endpoints.body_memory import read_whole
-from anaphora.daemon.endpoints.references import Reference
-from anaphora.daemon.facts.handles import stored_id
+from anaphora.daemon.facts.handles import Reference, stored_id
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.emulator import strict
 from anaphora.emulator.exchange import EmulatorRequest

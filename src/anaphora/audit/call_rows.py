@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from blake3 import blake3
 
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.observe.export import block_label, label, outcome, queued, word
 from anaphora.client.response import Record
@@ -22,7 +23,7 @@ from anaphora.rendered.log import ChunkLog
 from anaphora.tokens import Counts
 from anaphora.values import Ttl, Usage
 
-from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code, nano_usd
+from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code
 
 #: A run of more chunks than this has one block between two markers.
 _MOST_BLOCKS = 32
@@ -74,7 +75,7 @@ class BlockDigests:
     def of_chunk(self, log: ChunkLog, chunk: int) -> str:
         """Of one chunk of tools or system blocks, whose log does not change."""
         with self._lock:
-            known = self._known(log).chunks
+            known = (self._logs.get(log) or self._new(log)).chunks
             if chunk not in known:
                 data = log.slice(log.start(chunk), log.ends[chunk])
                 known[chunk] = blake3(data, key=self._key).hexdigest(length=_DIGEST_BYTES)
@@ -83,7 +84,7 @@ class BlockDigests:
     def upto(self, log: ChunkLog, count: int) -> str:
         """Of the first chunks of a log that may still grow."""
         with self._lock:
-            known = self._known(log)
+            known = self._logs.get(log) or self._new(log)
             if count in known.upto:
                 return known.upto[count]
             state = known.state
@@ -98,10 +99,8 @@ class BlockDigests:
             digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
             return digest
 
-    def _known(self, log: ChunkLog) -> _LogDigests:
-        known = self._logs.get(log)
-        if known is None:
-            known = self._logs[log] = _LogDigests(self._key)
+    def _new(self, log: ChunkLog) -> _LogDigests:
+        known = self._logs[log] = _LogDigests(self._key)
         return known
 
 

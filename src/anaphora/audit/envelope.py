@@ -20,7 +20,6 @@ and `label`, texts of providers never reach a row.
 from __future__ import annotations
 
 import re
-from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -37,7 +36,6 @@ Outcome: TypeAlias = str
 under way, and `unknown` where it had ended without a bill."""
 
 _CODE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
-_NANO = Decimal(10**9)
 
 
 class AuditUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -352,9 +350,3 @@ def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
 def code(text: str) -> str:
     """A code of ours; `other` for a text that is none."""
     return text if _CODE.fullmatch(text) else "other"
-
-
-def nano_usd(amount: Decimal | None) -> int | None:
-    if amount is None or not amount.is_finite():
-        return None
-    return int((amount * _NANO).to_integral_value(ROUND_HALF_EVEN))

@@ -90,6 +90,9 @@ class RowInsert:
                 at += size
 
     def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        if len(rows) == 1:
+            database.execute(self._sql[1], rows[0])
+            return
         for sql, values in self.statements(rows):
             database.execute(sql, values)
 

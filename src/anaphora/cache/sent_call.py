@@ -60,12 +60,16 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_marked(self) -> bool:
-        return bool(self.marks.marks) or self.marks.automatic is not None
+        plan = self.marks
+        return bool(plan.marks) or plan.automatic is not None
 
 
 def reply_lines(reply: Message) -> tuple[str, ...]:
     """Some of the long lines of a reply, taken evenly. Calls that are remembered keep no more."""
-    lines = (line.strip() for line in reply.text.splitlines())
+    text = reply.text
+    if len(text) < _LONG_LINE:
+        return ()
+    lines = (line.strip() for line in text.splitlines())
     long = [*dict.fromkeys(line for line in lines if len(line) >= _LONG_LINE)]
     every = -(-len(long) // _MOST_LINES) or 1
     return tuple(line[:_MOST_CHARACTERS] for line in long[::every])

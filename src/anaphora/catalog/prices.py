@@ -9,7 +9,7 @@ An unknown price is None, never 0.
 from __future__ import annotations
 
 import datetime
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from anaphora.values import Ttl, Usage
 #: Enough for every count times every price without rounding.
 EXACT = Context(prec=60)
 
-_NOTHING = Decimal(0)
+_NOTHING, _NANO = Decimal(0), Decimal(10**9)
 _add, _times = EXACT.add, EXACT.multiply
 
 #: Tokens billed for having tools, beyond their text. On api.anthropic.com recorded prompts with
@@ -132,6 +132,13 @@ def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
         ttls = {mark.ttl for mark in plan.marks}
         unsplit = ttls.pop() if len(ttls) == 1 else None
     return price.of(usage, unsplit=unsplit, marked=bool(plan.marks))
+
+
+def nano_usd(amount: Decimal | None) -> int | None:
+    """Dollars as whole nano-dollars, rounded; None where they are not known."""
+    if amount is None or not amount.is_finite():
+        return None
+    return int((amount * _NANO).to_integral_value(ROUND_HALF_EVEN))
 
 
 def tool_overhead(wire: str) -> int:

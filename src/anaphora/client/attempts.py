@@ -25,7 +25,7 @@ from .in_flight import AttemptCaller, InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
 from .target import Target
-from .transport import HttpResponse, read_answer, read_error_body, request_before_write
+from .transport import HttpResponse, read_answer, read_error_body
 from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
@@ -245,7 +245,11 @@ class Attempts(AttemptFailures):
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         transport = target.endpoint.transport
         if self._caller.guards:
-            outgoing = request_before_write(transport, outgoing, self._caller.sending)
+            # Called before any of it is written: now, where the transport would not.
+            if getattr(transport, "tells_writing", False):
+                outgoing = msgspec.structs.replace(outgoing, on_write=self._caller.sending)
+            else:
+                self._caller.sending()
         answer = self._answer = await transport.send(outgoing)
         return answer
 

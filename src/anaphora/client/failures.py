@@ -22,7 +22,7 @@ _log = logging.getLogger("anaphora")
 _PLAIN = (AnaphoraError, OSError, ImportError)
 
 #: The codes of these notices, and the step that failed.
-_STEPS = {
+STEPS = {
     "price_failed": "looking up the price",
     "verdict_failed": "the verdict on the cache",
     "planner_failed": "noting the call for the planner",
@@ -49,19 +49,7 @@ def reported(code: str, problem: Exception) -> Notice:
 
 
 def failure_notice(code: str, problem: Exception) -> Notice:
-    return Notice(code, f"{_STEPS[code]} failed after the answer arrived: {described(problem)}")
-
-
-def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
-    """The notices as other programs may see them: without what a failure says about this one."""
-    if not any(notice.code in _STEPS for notice in notices):
-        return notices
-    return tuple(
-        Notice(notice.code, f"{_STEPS[notice.code]} failed after the answer arrived")
-        if notice.code in _STEPS
-        else notice
-        for notice in notices
-    )
+    return Notice(code, f"{STEPS[code]} failed after the answer arrived: {described(problem)}")
 
 
 def log_error(message: str, problem: BaseException) -> None:

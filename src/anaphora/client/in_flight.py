@@ -24,7 +24,7 @@ from .failures import reported
 from .limits import Admission
 from .observe import EndedCall
 from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
-from .response import Attempt, BlockShare, Record, block_shares
+from .response import Attempt, BlockShare, Record
 from .structured import Structured
 from .target import Target
 from .transport import HttpRequest
@@ -70,7 +70,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     def block_shares(self) -> tuple[BlockShare, ...]:
         """The prompt's tokens by block, counted once."""
         if self._blocks is None:
-            self._blocks = block_shares(self.rendered)
+            self._blocks = _shares(self.rendered)
         return self._blocks
 
 
@@ -277,6 +277,24 @@ def service_tier(prepared: PreparedRequest) -> str:
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
     return tier
+
+
+def _shares(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    counts = Counts(rendered)
+    shares: list[BlockShare] = []
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
+        last += run.count
+    return tuple(shares)
 
 
 class AttemptCaller:

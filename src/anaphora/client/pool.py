@@ -128,7 +128,8 @@ class TargetChooser:
             providers = {name: providers[name] for name in among if name in providers}
         self._chooser = ProviderChooser(providers, self._routes, environment)
         self._hops = ProviderChooser(pool.providers, (), environment)
-        self._chosen = BoundedMap[tuple[str | None, str | None], ChosenTargets](_MOST_CHOSEN)
+        self.chosen = BoundedMap[tuple[str | None, str | None], ChosenTargets](_MOST_CHOSEN)
+        """The targets of earlier calls, by provider and model."""
 
     def targets(self, provider: str | None, model: str | None) -> ChosenTargets:
         """The targets for the name of a provider or a route; without it, the model decides."""
@@ -136,7 +137,7 @@ class TargetChooser:
             raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
         if provider is not None and not isinstance(provider, str):
             raise wrong_type("the name of a provider or a route", provider, "provider")
-        chosen = self._chosen.get((provider, model))
+        chosen = self.chosen.get((provider, model))
         if chosen is None:
             for text, path in ((provider, "provider"), (model, "model")):
                 if text is not None and looks_like_key(text):
@@ -146,7 +147,7 @@ class TargetChooser:
                 chosen = self._route_targets(name, at)
             else:
                 chosen = (self._endpoint(name).target(at),), ()
-            self._chosen[provider, model] = chosen
+            self.chosen[provider, model] = chosen
         return chosen
 
     def _route_targets(self, route: str, model: str | None) -> ChosenTargets:

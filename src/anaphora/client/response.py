@@ -7,7 +7,7 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cas
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
 from anaphora.values.codec import html_of
-
-if TYPE_CHECKING:
-    from anaphora.rendered import Rendered
-
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -226,23 +221,3 @@ class Response(Generic[Parsed]):
 
     def _repr_html_(self) -> str:
         return html_of(self)
-
-
-def block_shares(rendered: Rendered) -> tuple[BlockShare, ...]:
-    """The prompt's tokens by tool, by system block and by segment of the messages."""
-    return tuple(_shares(rendered))
-
-
-def _shares(rendered: Rendered) -> Iterable[BlockShare]:
-    counts = Counts(rendered)
-    last = done = 0
-    for run in rendered.runs:
-        messages = run.section == "messages"
-        for chunk in (run.count - 1,) if messages else range(run.count):
-            before, done = done, counts.tokens(last + chunk + 1)
-            if messages:
-                label = run.role.value if run.role is not None else "messages"
-            else:
-                label = run.label(chunk)
-            yield BlockShare(label=label, section=run.section, tokens=done - before)
-        last += run.count

@@ -83,10 +83,9 @@ async def open_services(
     if node is not None:
         await _follow_changes(stack, node, directory, admin, files)
     shared = await _open_shared(stack, home, settings.daemon, node)
-    place = audit_place(home, settings.daemon)
+    place, audit = audit_place(home, settings.daemon), None
     if isinstance(place, PostgresLog):
         stack.callback(place.close)
-    audit = None
     if settings.daemon.audit:
         audit = await open_audit(stack, place, store, settings.daemon.node_name, row_key(home))
         await _recover_audit(stack, store, AuditRecovery(ledger, audit, place), node)
@@ -99,7 +98,6 @@ async def open_services(
         settings.config,
         settings.providers,
         ledger,
-        store,
         audit,
         clock=clock,
         watchers=watchers,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 
 from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row, verdict_fields
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage, nano_usd
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage
 from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog.prices import nano_usd
 from anaphora.dashboard.values import ShownCall
 
 from .journal import CallRecord, JournalEntry

@@ -7,8 +7,9 @@ import secrets
 from blake3 import blake3
 
 from anaphora.audit.call_rows import usage_row
-from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code, nano_usd
+from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code
 from anaphora.audit.log import AuditLog
+from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe.export import block_label, label, word
 from anaphora.traffic.calls import OUTCOMES, RelayedCall
 from anaphora.traffic.judging import Judge

@@ -47,7 +47,7 @@ class DeferredTool(msgspec.Struct, frozen=True, gc=False):
     """With the comma that separates it from its neighbour."""
 
 
-class ChunkRun(msgspec.Struct, frozen=True, eq=False):
+class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Chunks that were rendered together: the tools, the system blocks, or one segment."""
 
     section: Section
@@ -198,7 +198,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """The bytes of all chunks; the body adds markers, closing brackets and parameters."""
         size = 0
         for run in self.runs:
-            size += len(run.lead) + run.log.start(run.count)
+            size += len(run.lead) + (run.log.ends[run.count - 1] if run.count else 0)
         return size
 
     def __len__(self) -> int:

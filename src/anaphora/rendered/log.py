@@ -91,6 +91,8 @@ class ChunkLog:
     """How many chunks were searched; the ends of those that refer to tools, and their names."""
     odd: Any = None
     """The token estimator's totals of chunks that are not all text."""
+    leading: Any = None
+    """Of messages: the simulators' view of the runs before them in the last prompt."""
     labels: tuple[str, ...] = ()
     """The labels of tools and system blocks."""
     policies: tuple[tuple[int, Ttl | None], ...] = ()

@@ -80,7 +80,7 @@ class _Group:
     def make_room(self, opened_before: float = math.inf) -> bool:
         """Whether there is a place, for which an idle connection may have been closed: of those
         that have sent no request, one that was opened before that time."""
-        while self.is_full:
+        while len(self.places) >= self.most:
             if not self.close_oldest(opened_before):
                 return False
         return True
@@ -245,7 +245,10 @@ class ConnectionPlace:
     @property
     def is_surplus(self) -> bool:
         """Whether its peer has more connections than it may have for long."""
-        return any(len(group.places) > group.most for group in self.groups)
+        for group in self.groups:  # noqa: SIM110
+            if len(group.places) > group.most:
+                return True
+        return False
 
     def close_surplus(self) -> None:
         """Closes idle connections of the same peer where those are too many."""

@@ -206,4 +206,7 @@ def _number(text: str | None) -> float | None:
 
 def request_id_in(headers: Mapping[str, str]) -> str | None:
     """The provider's id of a request, from the headers of its response."""
-    return next((headers[name] for name in REQUEST_IDS if headers.get(name)), None)
+    for name in REQUEST_IDS:
+        if found := headers.get(name):
+            return found
+    return None

@@ -13,6 +13,7 @@ added where the request has none of that name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ from .walking import request_table
 _OPEN_LIST, _OPEN_OBJECT = b"[{"
 #: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
 _Place = tuple[int, int | None]
+_EDIT_PLACE = itemgetter(0, 1)
 
 
 class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -145,7 +147,8 @@ class _Splicing:
             new = [mark for place, mark in wanted.items() if place not in own]
             kept = list(own.values())
             new = self._within(new, None if slots is None else max(0, slots - len(kept)))
-            new = [self._in_order(mark, kept) for mark in new]
+            if kept:
+                new = [self._in_order(mark, kept) for mark in new]
         placed = [
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
         ]
@@ -249,8 +252,12 @@ class _Splicing:
         if is_text(self._body, item):
             return _Target(item, places.message + places.text, b"]}")
         members = member_spans(self._body, item, path)
-        listed = next((each for each in places.contents if each in members), "")
-        if not listed:
+        listed = ""
+        for each in places.contents:
+            if each in members:
+                listed = each
+                break
+        else:
             raise request_error("has no content that can be marked", path)
         content = members[listed].value
         if is_text(self._body, content):
@@ -399,7 +406,7 @@ class _Splicing:
             return self._body
         pieces: list[bytes | memoryview] = []
         view, done = memoryview(self._body), 0
-        for start, end, inserted in sorted(self._edits, key=lambda edit: edit[:2]):
+        for start, end, inserted in sorted(self._edits, key=_EDIT_PLACE):
             assert start >= done, "edits of one body do not overlap"
             pieces += [view[done:start], inserted]
             done = end

@@ -21,12 +21,12 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar, cast
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.canonical import string
+from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 
@@ -59,6 +59,9 @@ SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 #: their message, counted from the log's first chunk, and the digest of all messages together
 #: (empty where it was not needed).
 _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
+#: What the log of a section keeps: its run without the log, its markers, and the run of the last
+#: request with the same bytes, so that what was found out about it holds for the next one.
+_KnownSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...], "ref[ChunkRun]"]
 
 #: Inside the closing brace: where most blocks take a marker.
 BEFORE_BRACE = -1
@@ -163,15 +166,18 @@ class RequestSplit:
         known = self._memo.sections
         log = known.get((name, raw))
         if log is not None:
-            bare, marks = cast(SplitSection, log.source)
-            run = msgspec.structs.replace(bare, log=log)
+            bare, marks, last = cast(_KnownSection, log.source)
+            run = last()
+            if run is None:
+                run = msgspec.structs.replace(bare, log=log)
+                log.source = bare, marks, ref(run)
         else:
             section = cut(raw)
             if section is None:
                 return None
             run, marks = section
             # The log may not hold itself: it would never be released.
-            run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks
+            run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks, ref(run)
             known[name, raw] = run.log
         self.add_run(run, marks)
         return run
@@ -212,7 +218,9 @@ class RequestSplit:
             before = b","
             for position, block in enumerate(message.blocks):
                 opens = None
-                if position == 0 and (joins is None or last is None or not joins(role, last)):
+                if position == 0 and (
+                    joins is None or last is None or role != last or not joins(role, last)
+                ):
                     before = message.opening if last is None else glue(last) + message.opening
                     opens = last = role
                 for offset, ttl in block.marks:
@@ -296,7 +304,7 @@ class RequestSplit:
     ) -> Envelope:
         """The model, and the fields that were not taken. `cache_params` takes an object of both."""
         rest = encode_members(self.members)[1:-1]
-        head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
+        head, tail = b'{"model":' + encode_text(model), (b"," + rest if rest else b"") + b"}"
         return Envelope(
             source=None,
             path=path,

@@ -42,10 +42,15 @@ class RenderedPrompt:
         self._before = None if before is None else before._counts
         self._tokens: dict[int, int] = {}
         runs = rendered.runs
-        self.lead: LeadingRuns = (
-            before.lead if before is not None and before.lead.leads(runs) else LeadingRuns(runs)
-        )
-        lead, self.leading = self.lead, self.lead.count - 1
+        log = runs[-1].log if runs and runs[-1].section == "messages" else None
+        known: LeadingRuns | None = None if before is None else before.lead
+        if known is None and log is not None:
+            known = log.leading
+        lead = known if known is not None and known.leads(runs) else LeadingRuns(runs)
+        self.lead: LeadingRuns = lead
+        if log is not None:
+            log.leading = lead
+        self.leading = lead.count - 1
         """`leading` is the last block before the messages; -1 where there is none."""
         self._runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
@@ -195,8 +200,12 @@ class RenderedPrompt:
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
         run, first = self._runs[index]
-        self._chains[index] = _chain(run, self.key(first - 1) if first else b"")
-        return self._chains[index]
+        before = b""
+        if first:
+            lead = self.lead
+            before = (lead.keys or lead.hash())[-1] if first == lead.count else self.key(first - 1)
+        keys = self._chains[index] = _chain(run, before)
+        return keys
 
 
 class LeadingRuns:

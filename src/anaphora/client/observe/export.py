@@ -69,7 +69,10 @@ def address(host: str) -> tuple[str, int | None]:
 
 
 def queued(record: Record) -> float:
-    return sum(attempt.queued for attempt in record.attempts)
+    seconds = 0.0
+    for attempt in record.attempts:
+        seconds += attempt.queued
+    return seconds
 
 
 def block_label(text: str, section: Section) -> str:

@@ -95,14 +95,3 @@ class TransportLayer(HttpTransport, Protocol):
     provider, with its proxy and certificates."""
 
     def over(self, transport: HttpTransport) -> HttpTransport: ...
-
-
-def request_before_write(
-    transport: HttpTransport, request: HttpRequest, on_write: Callable[[], None]
-) -> HttpRequest:
-    """The request to send, where `on_write` must be called before any of it is written: now, where
-    the transport would not."""
-    if getattr(transport, "tells_writing", False):
-        return msgspec.structs.replace(request, on_write=on_write)
-    on_write()
-    return request

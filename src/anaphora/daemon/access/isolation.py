@@ -39,7 +39,10 @@ class SharedProviders:
 
     def __init__(self) -> None:
         self._users: Mapping[Hashable, set[str]] | None = None
-        self._accounts: Mapping[str, Hashable] = {}
+        self.accounts: Mapping[str, Hashable] = {}
+        """What the entries of llm.yaml share a cache by."""
+        self.only_users: Mapping[str, str] = {}
+        """Of the entries whose cache one app alone may use: that app."""
 
     def use(
         self,
@@ -47,15 +50,20 @@ class SharedProviders:
         routes: Mapping[str, Sequence[Hop]],
         providers: Mapping[str, ResolvedProvider],
     ) -> None:
-        self._accounts = {name: account_of(one) for name, one in providers.items()}
+        self.accounts = {name: account_of(one) for name, one in providers.items()}
         users: dict[Hashable, set[str]] = {}
         for grant in grants:
             for name in grant.llm.providers:
                 named = [hop.provider for hop in routes[name]] if name in routes else [name]
                 for provider in named:
-                    account = self._accounts.get(provider, provider)
+                    account = self.accounts.get(provider, provider)
                     users.setdefault(account, set()).add(grant.app)
         self._users = users
+        self.only_users = {
+            name: next(iter(users[account]))
+            for name, account in self.accounts.items()
+            if len(users.get(account, ())) == 1
+        }
 
     def isolates(self, app: AppGrant, provider: str) -> bool:
         """Whether an app must not see the others in the cache of a provider. Until the grants of
@@ -69,7 +77,7 @@ class SharedProviders:
 
     def account(self, provider: str) -> Hashable:
         """What an entry of llm.yaml shares a cache by."""
-        return self._accounts.get(provider, provider)
+        return self.accounts.get(provider, provider)
 
 
 @hides_arguments

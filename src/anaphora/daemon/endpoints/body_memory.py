@@ -16,12 +16,12 @@ from itertools import accumulate
 
 import msgspec
 
+from anaphora.daemon.facts.handles import Reference, references
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
 
 from .body import JsonBody, count_of, is_counted, parse_object
-from .references import Reference, references
 
 
 class MessageFacts(msgspec.Struct, frozen=True, eq=False):

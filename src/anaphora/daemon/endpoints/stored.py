@@ -20,7 +20,7 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.faces.face import JSON, SSE, Route
-from anaphora.daemon.facts.handles import not_found
+from anaphora.daemon.facts.handles import check_references, not_found, references
 from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.off_loop import OffLoop
@@ -44,7 +44,6 @@ from .headers import (
 )
 from .kept import BackgroundResponses, KeptObjects, cached_tokens, fields_of, most_tokens
 from .masking import change_objects, change_results, without_cache_counts
-from .references import check_references, references
 from .uploads import ResumableUploads, check_upload
 
 if TYPE_CHECKING:

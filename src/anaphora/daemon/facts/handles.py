@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind, HandleRow, Store
-from anaphora.errors import NotFound
+from anaphora.errors import NotFound, NotGranted, RequestRejected
 from anaphora.wire.walking import request_table
 
 #: A file of Google's file store, by its address or name.
@@ -131,6 +133,24 @@ def stored_objects(value: Any, path: str = "") -> Iterator[StoredObject]:
                     yield from _item(one, inner)
 
 
+class Reference(msgspec.Struct, frozen=True):
+    kind: HandleKind
+    id: str
+    param: str
+
+
+def references(value: dict[str, Any]) -> Iterator[Reference]:
+    """The stored objects that a decoded request names. Raises `NotGranted` for one that belongs to
+    no app, and `RequestRejected` for what is no id."""
+    for found in stored_objects(value):
+        if found.problem:
+            raise RequestRejected(found.problem, status=400, param=found.name)
+        if found.shared:
+            reason = f"{found.name} names an object that belongs to no app"
+            raise NotGranted(reason, param=found.name)
+        yield Reference(found.kind, found.id, found.name)
+
+
 def owned_objects(value: Any, path: str = "") -> list[tuple[str, HandleKind, str]]:
     """The fields, kinds and ids of the objects that a body or the field at a path names, and that
     may be an app's own."""
@@ -231,3 +251,19 @@ def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:
     code = _NOT_FOUND_CODES.get(kind, "not_found_error") if param else "not_found_error"
     name = kind.replace("_", " ")
     return NotFound(f"no {name} {id[:100]!r}", status=404, code=code, param=param)
+
+
+async def check_references(
+    store: Store, app: str, found: Iterable[Reference]
+) -> tuple[HandleRow, ...]:
+    """The rows of the objects that a request names. Raises `NotFound` for an object of another app,
+    or of none, and `RequestRejected` where two are at different providers."""
+    named = {(one.kind, one.id): one.param for one in found}
+    rows = await own_rows(store, app, named)
+    for (kind, id), param in named.items():
+        if (kind, id) not in rows:
+            raise not_found(kind, id, param)
+    if len({row.provider for row in rows.values()}) > 1:
+        reason = "the request names stored objects of different providers"
+        raise RequestRejected(reason, status=400)
+    return tuple(rows.values())

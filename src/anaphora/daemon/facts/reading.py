@@ -52,7 +52,6 @@ _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 _FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
 
 
-@converts_errors(request_error)
 def read_facts(
     wire: str,
     members: Members,
@@ -63,16 +62,30 @@ def read_facts(
     """The facts of a request. `wire` may be the name of a dialect, whose fields are known too;
     `members` are those of the body, and `path` may name the model, as Gemini's does. `elements` are
     those of its messages, where they were read before."""
-    known, given = known_fields(wire), tuple(headers)
-    asked = wire, path, given
-    facts = None if elements is None else facts_before(asked, known.wire, members, elements)
-    if facts is None:
-        reading = _Reading(known, path, elements)
-        reading.read(members)
-        reading.read_headers(given)
-        facts = reading.facts()
-        if elements is not None:
-            remember_facts(asked, members, elements, facts)
+    given = tuple(headers)
+    if elements is not None:
+        base = known_fields(wire).wire
+        before = facts_before((wire, path, given), base, members, elements)
+        if before is not None:
+            return before
+    return read_new_facts(wire, members, path, given, elements)
+
+
+@converts_errors(request_error)
+def read_new_facts(
+    wire: str,
+    members: Members,
+    path: str,
+    headers: tuple[tuple[str, str], ...],
+    elements: ListElements | None,
+) -> RequestFacts:
+    """The same where `facts_before` has found none; they are kept with the messages."""
+    reading = _Reading(known_fields(wire), path, elements)
+    reading.read(members)
+    reading.read_headers(headers)
+    facts = reading.facts()
+    if elements is not None:
+        remember_facts((wire, path, headers), members, elements, facts)
     return facts
 
 

@@ -218,9 +218,10 @@ def checked_cost(cost: AttemptCost, bound: int, most: CostBound, profile: Profil
     window is not known, the tokens of the bound take its place: a text has at most as many as it
     has bytes.
     """
+    if cost.nano_usd < bound:
+        return cost
     usage, believed = cost.usage, most_tokens(most, profile)
-    tokens = (usage.input or 0) + (usage.output or 0)
-    if cost.nano_usd < bound or believed is None or tokens <= believed:
+    if believed is None or (usage.input or 0) + (usage.output or 0) <= believed:
         return cost
     return AttemptCost(nano_usd=bound, kind="disputed", usage=usage)
 

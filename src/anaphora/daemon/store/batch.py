@@ -132,15 +132,28 @@ def apply(
             check()
             known.check(database)
             batch = _Batch(database, known)
-            batch.settle([one for one in operations if isinstance(one, Settlement)])
-            requests = [one for one in operations if isinstance(one, HoldRequest)]
+            settlements: list[Settlement] = []
+            requests: list[HoldRequest] = []
+            changes: list[TableChange] = []
+            corrections: list[Correction] = []
+            for one in operations:
+                match one:
+                    case Settlement():
+                        settlements.append(one)
+                    case HoldRequest():
+                        requests.append(one)
+                    case TableChange():
+                        changes.append(one)
+                    case Correction():
+                        corrections.append(one)
+            batch.settle(settlements)
             refused = batch.hold(requests) if requests else {}
             batch.write()
-            for change in operations:
-                if isinstance(change, TableChange):
-                    database.execute(change.sql, change.values)
-            corrections = [one for one in operations if isinstance(one, Correction)]
-            wrong = {id(one): book(database, one) for one in corrections}
+            for change in changes:
+                database.execute(change.sql, change.values)
+            wrong: dict[int, Outcome] = {}
+            for correction in corrections:
+                wrong[id(correction)] = book(database, correction)
     except BaseException:
         known.clear()
         raise
@@ -289,9 +302,9 @@ class _Batch:
         if self._settled:
             self._database.execute(_REMOVE_HOLDS, (_encode(self._settled).decode(),))
         for insert, rows in (
-            (_ADD_HOLDS, [astuple(row) for row in self._held]),
+            (_ADD_HOLDS, list(map(astuple, self._held))),
             (_PUT_ENTRIES, list(self._entries.values())),
-            (_ADD_BALANCES, _rows(self._balances)),
+            (_ADD_BALANCES, _rows(self._balances) if self._balances else []),
             (_ADD_SUMS, _rows(self._sums) if self._sums else []),
             (_ADD_LABEL_SUMS, _rows(self._label_sums) if self._label_sums else []),
             (_MARK_UNAUDITED, self._unaudited),
@@ -304,7 +317,8 @@ class _Batch:
         known = self._known
         for id in self._settled:
             known.holds.pop(id, None)
-        known.holds.update((row.id, row) for row in self._held)
+        for row in self._held:
+            known.holds[row.id] = row
         for period, (spent, held) in self._balances.items():
             if period in known.balances:
                 known.balances[period] += spent + held

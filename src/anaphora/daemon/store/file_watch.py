@@ -59,14 +59,6 @@ class LogIndex(msgspec.Struct, frozen=True):
     """How far the log was copied into the store."""
 
     @property
-    def log_bytes(self) -> int:
-        return _LOG_HEADER + self.frames * self.frame
-
-    @property
-    def frame(self) -> int:
-        return _FRAME_HEADER + self.page
-
-    @property
     def state(self) -> tuple[bytes, bytes]:
         """Changes when any process has copied the log into the store."""
         return self.salts, self.copied
@@ -91,7 +83,8 @@ class WatchedFiles:
         except BaseException:
             self.close()
             raise
-        self._identities = [_identity(os.fstat(file)) for file in self._files]
+        found = map(os.fstat, self._files)
+        self._identities = [(status.st_dev, status.st_ino) for status in found]
         self._size = os.fstat(self._files[0]).st_size
         self._header = os.pread(self._files[0], _HEADER, 0)
         self._state = self._copied()
@@ -133,7 +126,7 @@ class WatchedFiles:
                 status = os.stat(path)
             except FileNotFoundError:
                 raise StoreDamaged(path.name, "was deleted or moved") from None
-            if _identity(status) != identity or not stat.S_ISREG(status.st_mode):
+            if (status.st_dev, status.st_ino) != identity or not stat.S_ISREG(status.st_mode):
                 raise StoreDamaged(path.name, "was replaced")
             found.append(status.st_size)
         return found
@@ -163,9 +156,11 @@ class WatchedFiles:
         if not index.frames:
             return
         name, log = self._paths[1].name, self._files[1]
-        if size < index.log_bytes:
+        frame = _FRAME_HEADER + index.page
+        end = _LOG_HEADER + index.frames * frame
+        if size < end:
             raise StoreDamaged(name, "was truncated")
-        last = os.pread(log, _FRAME_HEADER, index.log_bytes - index.frame)
+        last = os.pread(log, _FRAME_HEADER, end - frame)
         # The checksum of a frame covers all frames before it.
         if last[8:] != index.salts + index.checksum:
             raise StoreDamaged(name, "was overwritten")
@@ -181,10 +176,6 @@ class WatchedFiles:
         if not (is_copy and is_same and _changes(header) >= _changes(self._header)):
             raise StoreDamaged(self._paths[0].name, "was overwritten")
         self._header, self._state = header, state
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _fixed(header: bytes) -> tuple[bytes, ...]:

@@ -57,11 +57,11 @@ _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 _TEXT_KIND, _CALL_KIND, _RESULT_KIND = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
 
-_OPEN = {
+OPENINGS = {
     role: b'{"role":"%b","content":[' % role.encode() for role in ("user", "assistant", "system")
 }
 #: The same, after a message of another role.
-_NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in _OPEN.items()}
+_NEXT: dict[str | None, bytes] = {role: b"]}," + opened for role, opened in OPENINGS.items()}
 CLOSE = b"]}]"
 
 
@@ -155,7 +155,7 @@ def opening(role: str) -> bytes:
     """A message up to its first block."""
     if type(role) is RoleWithFields:
         return b'{"role":%b,%b,"content":[' % (string(role), role.fields)
-    return _OPEN.get(role) or b'{"role":%b,"content":[' % string(role)
+    return OPENINGS.get(role) or b'{"role":%b,"content":[' % string(role)
 
 
 def joins(role: str, last: str | None) -> bool:

@@ -43,7 +43,7 @@ from .fields import TABLE
 from .messages import RoleWithFields
 from .params import MARKERS, PARAMS, PATH, read_marker, take_marker
 from .parts import placed
-from .render import CLOSE, joins, opening
+from .render import CLOSE, OPENINGS, joins, opening
 from .types import MEMO, WIRE
 
 #: The offsets of markers in a block (None: at its end), and their TTLs.
@@ -78,7 +78,9 @@ def split(
     )
     if messages is None:
         raise InvalidRequest("at least one message with content is needed", path="$.messages")
-    automatic = take_marker(request.members, "$", request_error)
+    automatic = None
+    if "cache_control" in request.members:
+        automatic = take_marker(request.members, "$", request_error)
     envelope = request.envelope(model, PATH, headers, _cache_params)
     return request.finish(
         msgspec.structs.replace(envelope, binds_thinking=True),
@@ -132,14 +134,16 @@ def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
         raise request_error("is missing", f"{path}.content")
     del members["role"]
     content = members.pop("content")
+    begin = OPENINGS.get(role)
     if members and (rest := Unknown(dict(members)).remaining()):
-        role = RoleWithFields(role, encode_members(rest)[1:-1])
+        role, begin = RoleWithFields(role, encode_members(rest)[1:-1]), None
+    begin = begin or opening(role)
     if bytes(memoryview(content)[:1]) == b'"':
         text = b'{"type":"text","text":' + bytes(content) + b"}"
         splice = None if _is_blank(bytes(content)) else BEFORE_BRACE
-        return SplitMessage(role, opening(role), [SplitBlock(Kind.TEXT, text, splice)])
+        return SplitMessage(role, begin, [SplitBlock(Kind.TEXT, text, splice)])
     blocks = [_split_block(block) for block in _WALK.listed(content, f"{path}.content")]
-    return SplitMessage(role, opening(role), blocks)
+    return SplitMessage(role, begin, blocks)
 
 
 def _split_block(block: WalkedBlock) -> SplitBlock:

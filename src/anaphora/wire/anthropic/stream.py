@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Extras, Part, Reply, Text, Thinking, ToolCall
 from anaphora.wire.parts import whole_body_events
@@ -236,11 +236,9 @@ class StreamReader:
         except DECODE_ERRORS:
             usage = None  # its reader says so in a notice
         if isinstance(usage, dict):
-            self._usage.update({name: value for name, value in usage.items() if _reported(value)})
-            raw = msgspec.Raw(dumps(self._usage))
+            for name, value in usage.items():
+                # A negative count is none, and overwrites nothing.
+                if value is not None and not (isinstance(value, int) and value < 0):
+                    self._usage[name] = value
+            raw = msgspec.Raw(msgspec.json.encode(self._usage))
         return self._build.read_usage(read_usage, bytes(raw), "stream.usage")
-
-
-def _reported(count: Any) -> bool:
-    """Whether a count is one: a negative count is none, and overwrites nothing."""
-    return count is not None and not (isinstance(count, int) and count < 0)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.values import CHANGED, CHANGES, PARAMETERS, Cause
-from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.response import Record
@@ -21,6 +20,8 @@ from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
+
+from .relay import without_details
 
 #: Calls that are kept: of one app, and of all.
 _MOST_OF_APP, _MOST_APPS = 256, 64

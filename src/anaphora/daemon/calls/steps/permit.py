@@ -19,7 +19,8 @@ from anaphora.daemon.access.stored_prompts import FIELD, names_stored_prompt, pr
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.translation import parse_request
-from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.facts.reading import read_new_facts
+from anaphora.daemon.facts.request import RequestFacts, facts_before
 from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
 
@@ -95,7 +96,7 @@ class PermitCall(CallStep):
         own_wire = None if request is None else request.wire
         try:
             chooser = granted.choosers.get((own_wire, names)) or granted.chooser(names, own_wire)
-            targets, hops = chooser.targets(named, model)
+            targets, hops = chooser.chosen.get((named, model)) or chooser.targets(named, model)
         except InvalidRequest as problem:
             if model is None or (named is not None and problem.path != "model"):
                 raise
@@ -147,7 +148,12 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
         return None
     ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
     name = ends[0].wire_name if ends else request.wire
-    facts = read_facts(name, request.members, request.path, request.headers, request.elements)
+    members, path, headers = request.members, request.path, request.headers
+    facts, elements = None, request.elements
+    if elements is not None:
+        facts = facts_before((name, path, headers), request.wire, members, elements)
+    if facts is None:
+        facts = read_new_facts(name, members, path, headers, elements)
     check_grant(facts, grant, models=[target.model for target in targets])
     if grant.approved_prompt is not None:
         check_prompt(facts, grant, request.members, request.elements)

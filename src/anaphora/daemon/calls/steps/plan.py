@@ -112,9 +112,12 @@ class PlanRequest(CallStep):
             self._leave_target(call, call.remembered)
         call.hides_usage, call.found, call.scope = False, NOT_FOUND, None
         request = call.request
+        grant, shared, name = call.app.grant, self._tools.shared, target.endpoint.id
         # A cached content is one app's own, and so is what is read from it.
-        call.masked = not _names_cached_content(request) and self._tools.shared.isolates(
-            call.app.grant, target.endpoint.id
+        call.masked = (
+            shared.only_users.get(name) != grant.app
+            and not _names_cached_content(request)
+            and shared.isolates(grant, name)
         )
         call.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and call.passes_bytes:
@@ -191,16 +194,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        facts = call.facts
-        assert facts is not None
-        asked, sent_headers = _fixed_parts(
-            target.model,
-            facts.max_tokens,
-            facts.service_tier,
-            getattr(target.profile.api_version, "value", ""),
-            () if dialect is None else tuple(dialect.headers.items()),
-            request.headers,
-        )
+        asked, sent_headers = _asked(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -230,9 +224,8 @@ class PlanRequest(CallStep):
             remembered.rules = target.begun().rules
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
-        place = call.scope = PrefixScope(
-            app.id, self._tools.shared.account(target.endpoint.id), target.endpoint.id, target.model
-        )
+        name, accounts = target.endpoint.id, self._tools.shared.accounts
+        place = call.scope = PrefixScope(app.id, accounts.get(name, name), name, target.model)
         if target.rules.key_requests is not None:
             await self._memory.keep_key(remembered, read, place, scope=scope)
         plan = remembered.plan or own
@@ -352,6 +345,22 @@ def _own_key(name: str) -> Notice:
     return Notice("cache_key_per_app", text, name)
 
 
+def _asked(
+    call: AppCall, target: Target, request: WireRequest
+) -> tuple[Call, tuple[tuple[str, str], ...]]:
+    """What a record says of a request whose bytes go through, and its headers."""
+    facts, dialect = call.facts, target.endpoint.resolved.dialect
+    assert facts is not None
+    return _fixed_parts(
+        target.model,
+        facts.max_tokens,
+        facts.service_tier,
+        getattr(target.profile.api_version, "value", ""),
+        () if dialect is None else tuple(dialect.headers.items()),
+        request.headers,
+    )
+
+
 @functools.lru_cache(maxsize=256)
 def _fixed_parts(
     model: str,
@@ -361,8 +370,7 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """What a record says of a request whose bytes go through, and its headers; the same objects for
-    the same request."""
+    """The same objects for the same request."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:

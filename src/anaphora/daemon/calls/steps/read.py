@@ -3,17 +3,20 @@ stored objects that it names."""
 
 from __future__ import annotations
 
+from anaphora.canonical import dumps
 from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.filling import with_members
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.endpoints.body import read_json_bytes
+from anaphora.daemon.endpoints.body import JsonBody, read_json_bytes
 from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
 from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
-from anaphora.daemon.endpoints.references import Reference, check_references, without_comparison
 from anaphora.daemon.faces import face_of
-from anaphora.daemon.faces.face import Route
+from anaphora.daemon.faces.face import Face, Route
+from anaphora.daemon.facts.handles import Reference, check_references
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import WireRequest
 from anaphora.errors import AnaphoraError, Denied
+from anaphora.values import Notice
 
 from .permit import PermitCall
 
@@ -39,13 +42,15 @@ class ReadBody(CallStep):
         exchange.end_reading()
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
-        if not stores and (changed := without_comparison(route.wire, body)) is not None:
-            large = call.is_large
-            body = await self._read(call, route, changed[0])
-            call.is_large = large
-            notices += (changed[1],)
-        rows: tuple[HandleRow, ...] = ()
         face = face_of(route.wire)
+        if not stores and face.comparison[0] in body.value:
+            changed = _without_comparison(face, body)
+            if changed is not None:
+                large = call.is_large
+                body = await self._read(call, route, changed[0])
+                call.is_large = large
+                notices += (changed[1],)
+        rows: tuple[HandleRow, ...] = ()
         if face.keeps_objects:
             try:
                 rows = await self._referred(call, route, body)
@@ -95,3 +100,16 @@ class ReadBody(CallStep):
 def _counted_path(path: str) -> str:
     """Of the request whose tokens are counted: Gemini's has the model."""
     return path.replace(":countTokens", ":generateContent")
+
+
+def _without_comparison(face: Face, body: JsonBody) -> tuple[bytes, Notice] | None:
+    """The body without the response that the provider is to compare it with, for a diagnosis alone;
+    None where it names none. SDKs send it unasked, also for apps that may store nothing."""
+    name, member = face.comparison
+    options = body.value.get(name)
+    if not isinstance(options, dict) or not options.get(member):
+        return None
+    changed = {name: dumps({**options, member: None})}
+    reason = f"{name}.{member} was left out: stored_responses is not in allow of the grant"
+    notice = Notice("comparison_left_out", reason, f"{name}.{member}")
+    return with_members(body.data, body.members, changed), notice

@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from anaphora.client.failures import without_details
+from anaphora.client.failures import STEPS
 from anaphora.client.in_flight import InFlight
 from anaphora.client.response import Record
 from anaphora.daemon.access.isolation import own_extras, own_reply, own_usage
@@ -20,7 +20,7 @@ from anaphora.daemon.calls.call import (
 )
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import Timeout
-from anaphora.values import Event, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
+from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 from anaphora.wire.response_headers import REQUEST_IDS
 
 from .settle import own_reads
@@ -128,3 +128,15 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     if len(names) == 1 and flight.request_id is not None:
         return ((names[0], flight.request_id),)
     return tuple((name, redactor(headers[name])) for name in names)
+
+
+def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+    """The notices as other programs may see them: without what a failure says about this one."""
+    if not any(notice.code in STEPS for notice in notices):
+        return notices
+    return tuple(
+        Notice(notice.code, f"{STEPS[notice.code]} failed after the answer arrived")
+        if notice.code in STEPS
+        else notice
+        for notice in notices
+    )
