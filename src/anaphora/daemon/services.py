@@ -92,8 +92,7 @@ async def open_services(
     else:
         await store.begin_audit(0)
     SpendAdmin(store, audit, clock=clock).register(admin)
-    off_loop = OffLoop()
-    stack.callback(off_loop.close)
+    off_loop = stack.enter_context(contextlib.closing(OffLoop()))
     calls = CallService(
         settings.config,
         settings.providers,
