@@ -14,6 +14,7 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache.learned_steps import LearnedSteps
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.catalog.api_limits import ModelBounds, bounds_of
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
 from anaphora.redaction import shown_url
@@ -54,6 +55,17 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     """By quarter of an hour, service tier, and whether it is for batches."""
     notices: tuple[Notice, ...] = ()
     """About the model itself; on every response."""
+    _bounds: ModelBounds | None = None
+
+    @property
+    def bounds(self) -> ModelBounds:
+        """The most that parts of a call can be billed as; looked up once."""
+        if self._bounds is None:
+            endpoint = self.endpoint
+            found = bounds_of(endpoint.system, self.model, endpoint.base_wire)
+            msgspec.structs.force_setattr(self, "_bounds", found)
+            return found
+        return self._bounds
 
     def price(self, at: float, tier: str = "", *, batch: bool = False) -> Price | None:
         key = int(at // catalog.PRICE_SLOT), tier, batch

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora.catalog import PRICE_SLOT, Price, Rates
-from anaphora.catalog.api_limits import ModelBounds, bounds_of, server_tool_of
+from anaphora.catalog.api_limits import ModelBounds, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.prices import find_price
 from anaphora.client.target import Target
@@ -80,8 +80,7 @@ def cost_bound(
             raise _NoBound("a stored prompt hides its model and size")
         if facts.unbounded:
             raise _NoBound(f"the cost of {facts.unbounded[0]} cannot be foreseen")
-        endpoint = target.endpoint
-        most = bounds_of(endpoint.system, target.model, endpoint.base_wire)
+        most = target.bounds
         input_tokens = _prompt_tokens(facts, rendered, target, most)
         output_tokens = _output_tokens(facts, target, most)
         input_tokens += _stored(facts, stored_tokens)
