@@ -179,7 +179,6 @@ async def delegating(
             config,
             resolve(config, environ={"KEY": KEY}),
             Ledger(store),
-            store,
             audit,
             transport=transport,
             shared_state=shared_state,

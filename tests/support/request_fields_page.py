@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anaphora import wire
-from anaphora.wire.walking import BlockType, Does, RequestTable
+from anaphora.wire.walking import BlockType, Does, RequestTable, request_table
 
 INTRO = """\
 # Request fields
@@ -36,7 +36,7 @@ def page() -> str:
 
 
 def _wire(name: str) -> Iterator[str]:
-    table = wire.table(name)
+    table = request_table(name)
     yield f"## {wire.WIRES[name]}"
     yield ""
     yield "| field | what it does | known members | grant |"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,15 +73,62 @@ async def open_services(
 ) -> Services:
     """Closed with `stack`, in reverse order: calls settle while the store is open."""
     from .calls.delegation import CallService
-    from .endpoints.forwarding import Forwarder
-    from .endpoints.service import Endpoints
-    from .endpoints.stored import ObjectRequests
     from .rpc.service import RpcService
 
     store, node = await _open_store(stack, home, files, clock)
     settings = files.current
     ledger = Ledger(store, clock)
     await ledger.recover(home.sent_marks)
+    directory, admin = await _open_directory(home, files, store, clock)
+    if node is not None:
+        await _follow_changes(stack, node, directory, admin, files)
+    shared = await _open_shared(stack, home, settings.daemon, node)
+    place, audit = audit_place(home, settings.daemon), None
+    if isinstance(place, PostgresLog):
+        stack.callback(place.close)
+    if settings.daemon.audit:
+        audit = await open_audit(stack, place, store, settings.daemon.node_name, row_key(home))
+        await _recover_audit(stack, store, AuditRecovery(ledger, audit, place), node)
+    else:
+        await store.begin_audit(0)
+    SpendAdmin(store, audit, clock=clock).register(admin)
+    off_loop = stack.enter_context(contextlib.closing(OffLoop()))
+    calls = CallService(
+        settings.config,
+        settings.providers,
+        ledger,
+        audit,
+        clock=clock,
+        watchers=watchers,
+        shared_state=shared,
+        prefix_key=derived_key(home, "prefixes of prompts"),
+        off_loop=off_loop,
+    )
+    calls.use_grants(settings.grants.apps.values())
+    directory.on_revoke(calls.forget)
+    stack.push_async_callback(calls.close)
+    slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
+    return Services(
+        store=store,
+        node=node,
+        shared=shared,
+        ledger=ledger,
+        directory=directory,
+        admin=admin,
+        audit=audit,
+        audit_place=place,
+        calls=calls,
+        slots=slots,
+        rpc=RpcService(calls, admin.methods(), slots, off_loop),
+        endpoints=_endpoints(stack, files, store, calls, audit, clock),
+        off_loop=off_loop,
+    )
+
+
+async def _open_directory(
+    home: Home, files: SettingsFiles, store: Store, clock: Callable[[], float]
+) -> tuple[Directory, Admin]:
+    settings = files.current
     directory = await Directory.open(
         home,
         store,
@@ -97,73 +144,47 @@ async def open_services(
         problems=lambda: files.problems,
         clock=clock,
     )
-    if node is not None:
-        await _follow_changes(stack, node, directory, admin, files)
-    shared = await _open_shared(stack, home, settings.daemon, node)
-    place = audit_place(home, settings.daemon)
-    if isinstance(place, PostgresLog):
-        stack.callback(place.close)
-    audit = None
-    if settings.daemon.audit:
-        name = settings.daemon.node_name
-        audit = await open_audit(stack, place, store, name, row_key(home))
-        recovery = AuditRecovery(ledger, audit, place)
-        await recovery.begin()
-        if node is not None:
-            _recover_nodes(stack, store, recovery)
-    else:
-        await store.begin_audit(0)
-    SpendAdmin(store, audit, clock=clock).register(admin)
-    off_loop = OffLoop()
-    stack.callback(off_loop.close)
-    calls = CallService(
-        settings.config,
-        settings.providers,
-        ledger,
-        store,
-        audit,
-        clock=clock,
-        watchers=watchers,
-        shared_state=shared,
-        prefix_key=derived_key(home, "prefixes of prompts"),
-        off_loop=off_loop,
-    )
-    calls.use_grants(settings.grants.apps.values())
-    directory.on_revoke(calls.forget)
-    stack.push_async_callback(calls.close)
-    forwarder = Forwarder(lambda: files.current.providers)
+    return directory, admin
+
+
+def _endpoints(
+    stack: contextlib.AsyncExitStack,
+    files: SettingsFiles,
+    store: Store,
+    calls: CallService,
+    audit: AuditLog | None,
+    clock: Callable[[], float],
+) -> Endpoints:
+    from .endpoints.forwarding import Forwarder
+    from .endpoints.service import Endpoints
+    from .endpoints.stored import ObjectRequests
+
+    tools = calls.tools
     stored = ObjectRequests(
         store,
-        forwarder,
-        ledger,
-        calls.tools.late_bills,
-        isolates=calls.tools.shared.isolates,
-        reaches=calls.tools.granted.reaches,
+        Forwarder(lambda: files.current.providers),
+        tools.ledger,
+        tools.late_bills,
+        isolates=tools.shared.isolates,
+        reaches=tools.granted.reaches,
         audit=audit,
-        off_loop=off_loop,
+        off_loop=tools.off_loop,
         clock=clock,
     )
     stack.push_async_callback(stored.close)
-    slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
-    return Services(
-        store=store,
-        node=node,
-        shared=shared,
-        ledger=ledger,
-        directory=directory,
-        admin=admin,
-        audit=audit,
-        audit_place=place,
-        calls=calls,
-        slots=slots,
-        rpc=RpcService(calls, admin.methods(), slots, off_loop),
-        endpoints=Endpoints(calls, store, stored, clock=clock),
-        off_loop=off_loop,
-    )
+    return Endpoints(calls, store, stored, clock=clock)
 
 
-def _recover_nodes(stack: contextlib.AsyncExitStack, store: Store, recovery: AuditRecovery) -> None:
-    """Writes what nodes that died have left, until `stack` closes."""
+async def _recover_audit(
+    stack: contextlib.AsyncExitStack,
+    store: Store,
+    recovery: AuditRecovery,
+    node: NodeMembership | None,
+) -> None:
+    """Writes the rows that the log lacks; for nodes that died, until `stack` closes."""
+    await recovery.begin()
+    if node is None:
+        return
     from .store.postgres import PostgresStore
 
     assert isinstance(store, PostgresStore)
@@ -272,24 +293,6 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
         counts = services.calls.read_on.by_app
         return {(app,): float(counts.get(app, 0)) for app in services.directory.grants.apps}
 
-    async def waiting() -> Values:
-        return {(): float(services.store.waiting)}
-
-    async def failing() -> Values:
-        return {(): float(services.audit is not None and services.audit.failing)}
-
-    async def price_age() -> Values:
-        return {(): float(price_table_days(clock()))}
-
-    async def generation() -> Values:
-        return {(): float(0 if services.node is None else services.node.generation)}
-
-    async def nodes() -> Values:
-        return {(): float(1 if services.node is None else services.node.count)}
-
-    async def ready() -> Values:
-        return {(): float(services.store.problem is None)}
-
     prefix = "anaphora_daemon"
     yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
     yield Gauge(
@@ -308,9 +311,39 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
         read_on,
         ("app",),
     )
-    yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
-    yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)
-    yield Gauge(f"{prefix}_nodes", "Nodes that run on the store", nodes)
-    yield Gauge(f"{prefix}_grants_generation", "Generation of the grants in force", generation)
-    yield Gauge(f"{prefix}_audit_failing", "Whether audit rows cannot be written", failing)
-    yield Gauge(f"{prefix}_price_table_days", "Age of the price table", price_age)
+    for name, help_text, read in _plain_gauges(services, clock):
+        yield Gauge(f"{prefix}_{name}", help_text, _alone(read))
+
+
+def _plain_gauges(
+    services: Services, clock: Callable[[], float]
+) -> tuple[tuple[str, str, Callable[[], float]], ...]:
+    """Gauges without labels: name, help, value."""
+    store, node, audit = services.store, services.node, services.audit
+    return (
+        ("waiting_settlements", "Settlements that are not written yet", lambda: store.waiting),
+        (
+            "store_available",
+            "Whether the store can be written",
+            lambda: store.problem is None,
+        ),
+        ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),
+        (
+            "grants_generation",
+            "Generation of the grants in force",
+            lambda: 0 if node is None else node.generation,
+        ),
+        (
+            "audit_failing",
+            "Whether audit rows cannot be written",
+            lambda: audit is not None and audit.failing,
+        ),
+        ("price_table_days", "Age of the price table", lambda: price_table_days(clock())),
+    )
+
+
+def _alone(read: Callable[[], float]) -> Callable[[], Awaitable[Values]]:
+    async def values() -> Values:
+        return {(): float(read())}
+
+    return values

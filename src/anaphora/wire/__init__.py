@@ -19,7 +19,6 @@ also takes a body's members where they are decoded already.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from .body_memory import SplitInput
     from .splicing import SplicedBody
-    from .walking import RequestTable
 
 #: All wires by name, and what their providers call them.
 WIRES: dict[str, str] = {
@@ -126,13 +124,6 @@ def get(name: str) -> Wire:
     if name in WIRES:
         return cast(Wire, import_module(f"anaphora.wire.{name}"))
     return codec_for(dialect_of(name))
-
-
-@functools.cache
-def table(name: str) -> RequestTable:
-    """What the requests of a wire contain (not of a dialect)."""
-    read: RequestTable = import_module(f"anaphora.wire.{name}.fields").TABLE
-    return read
 
 
 def codec_for(dialect: Dialect) -> Wire:

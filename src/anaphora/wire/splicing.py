@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from anaphora import wire as wires
 from anaphora.canonical import string
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.errors import InvalidRequest
@@ -44,6 +43,7 @@ from .spans import (
     known_element_span,
     member_spans,
 )
+from .walking import request_table
 
 _OPEN_LIST, _OPEN_OBJECT = b"[{"
 #: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
@@ -123,7 +123,7 @@ class _Splicing:
         self._dialect = dialect
         self._notices = notices
         own = None if dialect is None else dialect.markers
-        self._table = wires.table(rendered.wire)
+        self._table = request_table(rendered.wire)
         marker = (self._table.marker,)
         self._names = marker if not own else tuple({n for m in own.values() for n in m})
         """The members of a marker."""

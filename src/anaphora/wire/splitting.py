@@ -207,15 +207,13 @@ class RequestSplit:
         `glue` and `close` take the wire role before them; `joins` tells whether a role continues
         the message of the role before it. `context` is whatever else decides how these are cut."""
         log, known, digests, whole = self._known_messages(raws, context, place)
-        marks = cast(_Source, log.source)[1]
-        marks = [each for each in marks if each[0] < known] if marks else []
+        marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
         last = log.role_of(count - 1) if count else None
         append = LogAppend(count, known)
         for index in range(known, len(raws)):
-            message = read(raws[index], f"$.{place}[{first_message + index}]")
+            message, before = read(raws[index], f"$.{place}[{first_message + index}]"), b","
             role = message.role
-            before = b","
             for position, block in enumerate(message.blocks):
                 opens = None
                 if position == 0 and (

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -370,3 +371,9 @@ class Walk:
         if len(self._usual) < _MOST_USUAL:
             self._usual.update(renamed.keys() & members.keys())
         return renamed
+
+
+def request_table(wire: str) -> RequestTable:
+    """What the requests of a wire contain (not of a dialect)."""
+    found: RequestTable = import_module(f"anaphora.wire.{wire}.fields").TABLE
+    return found

@@ -31,7 +31,6 @@ from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import LocalState, SharedState
-from anaphora.daemon.store import Store
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import Denied
 from anaphora.tokens import Counts
@@ -62,7 +61,6 @@ class CallService:
         config: ClientConfig,
         providers: Mapping[str, ResolvedProvider],
         ledger: Ledger,
-        store: Store,
         audit: AuditLog | None = None,
         *,
         clock: Callable[[], float] = time.time,
@@ -75,7 +73,7 @@ class CallService:
         """`shared_state` is what the daemon's nodes share; memory by default. `prefix_key` is the
         key of digests of prompts in the store, the same on all nodes; random by default. `off_loop`
         is where large requests are read."""
-        shared_state = shared_state or LocalState()
+        store, shared_state = ledger.store, shared_state or LocalState()
         pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self.prefixes = OwnPrefixes(store, prefix_key or secrets.token_bytes(32))
         self.read_on = ReadOnCalls()

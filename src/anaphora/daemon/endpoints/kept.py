@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from anaphora import wire as wires
 from anaphora.daemon.faces.face import Kept, Route
 from anaphora.daemon.faces.openai import kept_of_response
 from anaphora.daemon.facts.content import RequestContent, scan_content
@@ -21,6 +20,7 @@ from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import AnaphoraError, NotFound
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.replies import valid_count
+from anaphora.wire.walking import request_table
 
 from .body import JsonBody
 from .forwarding import Forwarder
@@ -134,7 +134,7 @@ def most_tokens(body: JsonBody) -> int | None:
     more than text."""
     found = RequestContent()
     items = body.members.get("items", msgspec.Raw(b"null"))
-    scan_content(wires.table("openai_responses"), "input", items, found)
+    scan_content(request_table("openai_responses"), "input", items, found)
     media = found.media
     if media.images or media.documents or media.audio or found.handles:
         return None

@@ -25,7 +25,15 @@ from anaphora.wire.reading import (
     decode_reason,
     request_error,
 )
-from anaphora.wire.walking import VALUES, BlockType, Medium, RequestTable, Walk, WalkedBlock
+from anaphora.wire.walking import (
+    VALUES,
+    BlockType,
+    Medium,
+    RequestTable,
+    Walk,
+    WalkedBlock,
+    request_table,
+)
 
 from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
@@ -79,7 +87,7 @@ class RequestContent:
 
 def holds_content(wire: str, name: str) -> bool:
     """Whether a field of a request holds messages or system text."""
-    table = wires.table(wire)
+    table = request_table(wire)
     return name == table.messages or (name == table.system and bool(name))
 
 
@@ -119,7 +127,7 @@ def _decode(raw: msgspec.Raw, name: str) -> Any:
 @functools.cache
 def _known_types() -> dict[str, BlockType]:
     """The types of blocks of all wires: some providers accept those of others."""
-    return {kind: row for name in wires.WIRES for kind, row in wires.table(name).blocks.items()}
+    return {kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()}
 
 
 class _ContentScan:

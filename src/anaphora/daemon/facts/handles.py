@@ -11,6 +11,7 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
+from anaphora.wire.walking import request_table
 
 #: A file of Google's file store, by its address or name.
 GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
@@ -49,7 +50,7 @@ _OPAQUE = frozenset(
 _OPAQUE_MEMBERS = {
     kind: row.opaque
     for name in wires.WIRES
-    for kind, row in wires.table(name).blocks.items()
+    for kind, row in request_table(name).blocks.items()
     if row.opaque
 }
 #: Items of OpenAI that may be sent as an id alone.

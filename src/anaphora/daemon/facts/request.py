@@ -15,7 +15,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import DECODE_ERRORS, Members
-from anaphora.wire.walking import BlockType, Does, RequestTable
+from anaphora.wire.walking import BlockType, Does, RequestTable, request_table
 
 from .tools import ServerTool
 
@@ -143,7 +143,7 @@ class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
 def known_fields(name: str) -> KnownFields:
     """The fields of a wire. A dialect's name adds those in which its provider takes parameters."""
     dialect = None if name in wires.WIRES else wires.dialect_of(name)
-    table = wires.table(name if dialect is None else dialect.wire)
+    table = request_table(name if dialect is None else dialect.wire)
     known = [field for field in table.fields.values() if field.does is not Does.ASK]
     top = {field.name for field in known if "." not in field.name}
     nested = {field.name: field.members for field in known if field.members is not None}
@@ -251,7 +251,7 @@ def _plain_types(table: RequestTable) -> tuple[Any, Any]:
 @functools.cache
 def _plain_decoder(wire: str, name: str) -> Callable[[bytes | msgspec.Raw], Any]:
     """Decodes a field of plain content; a message by itself where the name is empty."""
-    table = wires.table(wire)
+    table = request_table(wire)
     message, block = _plain_types(table)
     if not name:
         kind: Any = message
@@ -280,7 +280,7 @@ def is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
         plain = _plain_decoder(wire, name)(raw)
     except DECODE_ERRORS:
         return False
-    check = wires.table(wire).is_plain
+    check = request_table(wire).is_plain
     if check is None or plain is None or isinstance(plain, str):
         return True
     return all(map(check, plain)) if isinstance(plain, list) else check(plain)

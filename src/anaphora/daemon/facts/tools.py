@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, request_error
-from anaphora.wire.walking import RequestTable
+from anaphora.wire.walking import RequestTable, request_table
 
 from .handles import owned_objects
 
@@ -111,7 +110,7 @@ def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
         return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
     listed = decode_value(raw, list[Members], f"$.{path}", request_error)
-    allowed = _in_tool(wires.table(wire))
+    allowed = _in_tool(request_table(wire))
     for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
         where = f"{path}[{index}]"
         _check_members(members, where, allowed)

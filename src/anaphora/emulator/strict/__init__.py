@@ -22,7 +22,7 @@ from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
-from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock
+from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock, request_table
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -58,7 +58,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _walk(wire: str) -> Walk:
-    return Walk(wires.table(wire), VALUES)
+    return Walk(request_table(wire), VALUES)
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]

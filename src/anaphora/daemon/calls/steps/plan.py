@@ -194,16 +194,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        facts = call.facts
-        assert facts is not None
-        asked, sent_headers = _fixed_parts(
-            target.model,
-            facts.max_tokens,
-            facts.service_tier,
-            getattr(target.profile.api_version, "value", ""),
-            () if dialect is None else tuple(dialect.headers.items()),
-            request.headers,
-        )
+        asked, sent_headers = _asked(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -354,6 +345,22 @@ def _own_key(name: str) -> Notice:
     return Notice("cache_key_per_app", text, name)
 
 
+def _asked(
+    call: AppCall, target: Target, request: WireRequest
+) -> tuple[Call, tuple[tuple[str, str], ...]]:
+    """What a record says of a request whose bytes go through, and its headers."""
+    facts, dialect = call.facts, target.endpoint.resolved.dialect
+    assert facts is not None
+    return _fixed_parts(
+        target.model,
+        facts.max_tokens,
+        facts.service_tier,
+        getattr(target.profile.api_version, "value", ""),
+        () if dialect is None else tuple(dialect.headers.items()),
+        request.headers,
+    )
+
+
 @functools.lru_cache(maxsize=256)
 def _fixed_parts(
     model: str,
@@ -363,8 +370,7 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """What a record says of a request whose bytes go through, and its headers; the same objects for
-    the same request."""
+    """The same objects for the same request."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:
