@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
-
 import msgspec
 
 from anaphora.catalog import CacheRules
@@ -53,21 +50,6 @@ def common_bytes(one: bytes, two: bytes) -> int:
         else:
             high = middle
     return low
-
-
-def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 where none
-    is. All positions before a known one are known."""
-    high, step = count, 1
-    low = high - step
-    while low >= 0 and not is_known(low):
-        high, step = low, step * 2
-        low = high - step
-    if low < 0:
-        if high == 0 or not is_known(0):
-            return -1
-        low = 0
-    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))
 
 
 def equal_around(one: bytes, two: bytes) -> int:

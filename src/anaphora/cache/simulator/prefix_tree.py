@@ -19,9 +19,10 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix_difference import common_bytes, deepest_known
+from anaphora.cache.prefix_difference import common_bytes
 from anaphora.cache.sent_call import expiry, is_alive
 
+from .prompt import deepest_known
 from .view import KeyOf, PromptView, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.

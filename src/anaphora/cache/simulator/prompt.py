@@ -6,7 +6,8 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -331,3 +332,18 @@ class ScopedKeys:
 
     def _invalidated(self, name: str) -> tuple[Section, ...]:
         return self._rules.voided_by(name)  # type: ignore[arg-type]
+
+
+def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
+    """The last of `count` positions that is known, by galloping back from the end; -1 where none
+    is. All positions before a known one are known."""
+    high, step = count, 1
+    low = high - step
+    while low >= 0 and not is_known(low):
+        high, step = low, step * 2
+        low = high - step
+    if low < 0:
+        if high == 0 or not is_known(0):
+            return -1
+        low = 0
+    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))
