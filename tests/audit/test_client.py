@@ -282,7 +282,7 @@ async def test_failed_calls_have_rows(
 async def test_a_cancelled_call_has_a_row(emu: Emulator, tmp_path: Path) -> None:
     with AuditLog(tmp_path / "audit") as log:
         async with audited(emu.url, log) as (client, transport):
-            transport.faults = ["hang"]
+            transport.faults = ["timeout"]
             task = asyncio.ensure_future(client.complete("Hello?", "anthropic"))
             await until(lambda: transport.sent, "the request is sent")
             task.cancel()
