@@ -256,7 +256,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return () if figure is None else figure.value
 
     def reply_cached(self, reasoning: int | None) -> bool:
-        """Whether the next call reads the reply, too. `reasoning` is how many of the reply's tokens
+        """Whether the next call also reads the reply. `reasoning` is how many of the reply's tokens
         were hidden reasoning; None: not reported."""
         figure = self.visible_output_cached if reasoning == 0 else None
         figure = self.output_cached if figure is None else figure

@@ -202,7 +202,7 @@ class InFlight:
         if isinstance(problem, AnaphoraError):
             problem.attempts = tuple(self.attempts)
             if problem.partial is None:
-                # A reply in another form than requested was paid for, too.
+                # A reply in another form than requested was also paid for.
                 problem.partial = self.reply
 
     def failed_record(self, error: BaseException) -> Record:

@@ -42,7 +42,7 @@ from .calls.steps.authenticate import READY, RPC_PATH, Readiness
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .tracing import RequestTraces
-from .values import ERROR_KEY, NOBODY, REQUEST_ID_KEY, TOKEN_KEY, Peer, kind_of, public_text
+from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, TOKEN_KEY, Peer, kind_of, public_text
 
 if TYPE_CHECKING:
     from .endpoints.service import Endpoints
@@ -174,13 +174,13 @@ class DaemonHandler:
 
     def _revoked(self, token_id: str) -> None:
         for exchange, call in tuple(self._open.items()):
-            if call.app is not NOBODY and call.app.token_id == token_id:
+            if call.app is not NO_APP and call.app.token_id == token_id:
                 exchange.disconnect(TokenRevoked)
 
     def end_expired(self) -> None:
         """Ends running calls whose token has expired meanwhile."""
         for exchange, call in tuple(self._open.items()):
-            if call.app is not NOBODY and not self._directory.is_valid(call.app.token_id):
+            if call.app is not NO_APP and not self._directory.is_valid(call.app.token_id):
                 exchange.disconnect(TokenRevoked)
         if self._ui is not None:
             self._ui.end_expired()

@@ -48,7 +48,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     """Names the token, and is no secret: a stream ends when its token is revoked."""
 
 
-NOBODY = App(id="", grant=AppGrant(app=""))
+NO_APP = App(id="", grant=AppGrant(app=""))
 """Who sends a request that is not authenticated yet; and administrators, who make no calls."""
 
 

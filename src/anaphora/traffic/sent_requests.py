@@ -80,7 +80,7 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
     guess: str = ""
-    """How its wire was chosen, where it could be of another one, too."""
+    """Why this wire was chosen when the request fits several."""
     dialect: Dialect | None
     """The provider's variant of the wire; None where it has none."""
     catalog_rules: CacheRules

@@ -137,7 +137,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
     named_in_path: bool = False
-    """The path names the model. Such a wire takes names in snake_case, too."""
+    """The path names the model. Such a wire also takes names in snake_case."""
     streams_by_default: bool = False
     plain: Any = None
     """The type of messages without unknown members, where the types of blocks do not tell."""

@@ -107,7 +107,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if sizes.total <= limit and not too_long:
             return prepared
         if prepared.call.ir.continuation is not None:
-            # The stored part of the history has to be measured, too.
+            # The stored part of the history also has to be measured.
             call = self.call(state, turn, request, stream=stream)
             sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
         after, done = shortened(turn, sizes, limit, too_long=too_long)

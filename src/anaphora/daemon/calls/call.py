@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from anaphora.daemon.money.bounds import CostBound
-from anaphora.daemon.values import NOBODY, App, Peer, WireRequest
+from anaphora.daemon.values import NO_APP, App, Peer, WireRequest
 from anaphora.values import Event, Notice, Reply, Usage
 
 from .own_prefixes import NOT_FOUND, FoundPrefix, PrefixScope
@@ -152,7 +152,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     peer: Peer | None = None
     token: Secret | None = None
     """Until the app is known."""
-    app: App = NOBODY
+    app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""
     started: float = 0.0
@@ -205,7 +205,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     passes_bytes: bool = False
     """The target speaks the wire of the app's request."""
     hides_usage: bool = False
-    """The usage of the stream was asked for by us."""
+    """We requested the usage of the stream; the app did not."""
     masked: bool = False
     """What other apps wrote to the cache must not be seen."""
     remembered: RememberedCall | None = None

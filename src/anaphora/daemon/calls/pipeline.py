@@ -6,7 +6,7 @@ A call of an app is a call of the client (decision 0023): attempts, retries, rat
 breakers are the client's. So `plan`, `hold`, `send` and `settle` run once for each attempt, when
 the client asks for that; the others run once.
 
-| moment | asked for by | steps |
+| moment | started by | steps |
 |---|---|---|
 | `arrive` | the handler, for each request | authenticate |
 | `read` | the endpoint; JSON-RPC reads its messages itself | read |
@@ -62,7 +62,7 @@ class CallStep:
         """On the way back. Never raises: an answer that has arrived goes to its app."""
 
     def behind(self, call: AppCall) -> None:
-        """Behind the answer: nobody waits for it. Never raises."""
+        """After the answer has gone. Never raises."""
 
 
 class CallPipeline:
@@ -103,7 +103,7 @@ class CallPipeline:
             step(call, outcome)
 
     def behind(self, call: AppCall) -> None:
-        """Runs what nobody waits for once the app has its answer: in the next turn of the event
+        """Runs the rest once the app has its answer: in the next turn of the event
         loop, and so in the order of the calls."""
         asyncio.get_running_loop().call_soon(self._run_behind, call)
 

@@ -70,7 +70,7 @@ async def read_json_bytes(exchange: HttpExchange) -> bytes:
 
 
 async def _decompressed(exchange: HttpExchange, body: bytes, encoding: str) -> bytes:
-    """Others are answered meanwhile. What it becomes counts as unread, too."""
+    """Others are answered meanwhile. What it becomes also counts as unread."""
     pieces: list[bytes] = []
     size = 0
     for piece in decompressed_pieces(body, encoding, exchange.max_body):

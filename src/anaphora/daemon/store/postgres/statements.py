@@ -229,7 +229,7 @@ async def take_unaudited(connection: Connection, node: int) -> list[UnauditedEnt
 
 _FIELDS = ", ".join("labels::text" if name == "labels" else name for name in ENTRY_FIELDS)
 
-#: As `ledger_write` does: whoever changes entries of an app and a day has locked their balances.
+#: As `ledger_write` does: balances are locked before entries of their app and day change.
 _LOCK = """
 SELECT 1 FROM balances WHERE app = $1 AND period IN ($2, left($2, 7))
 ORDER BY app, period FOR NO KEY UPDATE
