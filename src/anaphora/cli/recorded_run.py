@@ -3,9 +3,10 @@ of recordings, and its report."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,8 @@ from anaphora.wording import counted, visible_json
 from .common import FOUND, print_error_line, report_problems, require, stop
 
 if TYPE_CHECKING:
+    from anaphora.proxy.forward import Forwarding
+    from anaphora.proxy.server import Proxy
     from anaphora.replay.player import Player
     from anaphora.traffic.calls import ProxyRoute
 
@@ -34,6 +37,13 @@ upstream_option = click.option(
     multiple=True,
     metavar="PROVIDER=URL",
     help="Send the calls of a provider to another address, such as a gateway.",
+)
+
+proxy_option = click.option(
+    "--proxy",
+    "by_proxy",
+    is_flag=True,
+    help="Reach the command by HTTPS_PROXY instead of base URLs: for programs that take none.",
 )
 
 
@@ -55,6 +65,7 @@ def recording_options(command: T) -> T:
             help="Additional match rules, besides the built-in ones and DIR/replay.toml.",
         ),
         upstream_option,
+        proxy_option,
         click.option(
             "--dir",
             "folder",
@@ -74,6 +85,7 @@ def run_recorded(
     player: Callable[[Sequence[str]], Player],
     *,
     upstreams: tuple[str, ...] = (),
+    by_proxy: bool = False,
     pace: bool = False,
     port: int = 0,
     as_json: bool = False,
@@ -84,24 +96,64 @@ def run_recorded(
     environment."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
-    from anaphora.proxy.programs import environment, notices, refuse_loop
+    from anaphora.proxy.programs import refuse_loop
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import running
 
     launch.find(command, os.environ)
-    routes = routes_of(command, upstreams)
+    routes = routes_of(command, upstreams, by_proxy=by_proxy)
     play = player(secrets_of(os.environ))
-    report_problems(notices(os.environ, command))
+    report_problems(notices_of(command, by_proxy=by_proxy))
     upstream = RecordedUpstream(play, pace=pace)
-    with running(routes, upstream=upstream, port=port, own_process=True) as proxy:
+    with (
+        forwarding_for(command, lambda text: report_problems([text]), by_proxy) as forwarding,
+        running(
+            routes, upstream=upstream, port=port, own_process=True, forwarding=forwarding
+        ) as proxy,
+    ):
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
-        environ, words = environment(proxy, os.environ, command)
+        environ, words = redirected(proxy, forwarding, command)
         if prepare is not None:
             environ = prepare(environ, command)
         code = launch.run(words, environ)
     problems = report_recorded(play, as_json=as_json)
     if code or problems:
         stop(code or FOUND)
+
+
+@contextlib.contextmanager
+def forwarding_for(
+    command: Sequence[str], report: Callable[[str], None], by_proxy: bool
+) -> Iterator[Forwarding | None]:
+    """The settings of a forward proxy for the command, if --proxy asks for one."""
+    if not by_proxy:
+        yield None
+        return
+    require("--proxy", "cryptography", extra="proxy")
+    from anaphora.proxy.certificates import made_authority
+    from anaphora.proxy.forward import Forwarding
+    from anaphora.proxy.programs import upstreams_from
+
+    with made_authority(os.environ) as authority:
+        yield Forwarding(authority, upstreams_from(os.environ, command), report)
+
+
+def redirected(
+    proxy: Proxy, forwarding: Forwarding | None, command: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """The environment and the words with which the command calls the proxy."""
+    from anaphora.proxy.programs import environment, forward_environment
+
+    if forwarding is None:
+        return environment(proxy, os.environ, command)
+    return forward_environment(proxy, forwarding.authority, os.environ), list(command)
+
+
+def notices_of(command: Sequence[str], *, by_proxy: bool) -> list[str]:
+    """What of the command's calls cannot be seen, a sentence each."""
+    from anaphora.proxy.programs import forward_notices, notices
+
+    return forward_notices() if by_proxy else notices(os.environ, command)
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
@@ -134,7 +186,9 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
     return bool(report.misses or report.failures)
 
 
-def routes_of(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRoute]:
+def routes_of(
+    words: Sequence[str], upstreams: tuple[str, ...], *, by_proxy: bool = False
+) -> list[ProxyRoute]:
     """The routes of the catalog's providers, at the addresses that the user's settings and
     --upstream name, and of providers that the catalog does not have."""
     from anaphora import catalog
@@ -144,7 +198,8 @@ def routes_of(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRou
     from anaphora.yaml_values import nearest
 
     known = {row.provider for row in catalog.dialects().rows}
-    named, others = upstreams_from(os.environ, words), []
+    # A forward proxy sees the addresses themselves.
+    named, others = {} if by_proxy else upstreams_from(os.environ, words), []
     for text in upstreams:
         name, equals, url = text.partition("=")
         if not equals or not _ROUTE_NAME.fullmatch(name):

@@ -46,6 +46,7 @@ def command(
     signed_by: str | None,
     folder: Path,
     upstreams: tuple[str, ...],
+    by_proxy: bool,
     rules: Path | None,
     port: int,
     as_json: bool,
@@ -86,6 +87,7 @@ def command(
         command_after_dashes(ctx),
         player,
         upstreams=upstreams,
+        by_proxy=by_proxy,
         pace=pace,
         port=port,
         as_json=as_json,
@@ -121,6 +123,7 @@ def record(
     key_file: Path | None,
     folder: Path,
     upstreams: tuple[str, ...],
+    by_proxy: bool,
     rules: Path | None,
     port: int,
     as_json: bool,
@@ -145,4 +148,4 @@ def record(
         sign = None if key_file is None else SigningKey.read(key_file)
         return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
 
-    run_recorded(words, player, upstreams=upstreams, port=port, as_json=as_json)
+    run_recorded(words, player, upstreams=upstreams, by_proxy=by_proxy, port=port, as_json=as_json)

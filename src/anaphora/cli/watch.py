@@ -16,9 +16,19 @@ from anaphora.wording import counted
 
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
-from .recorded_run import report_recorded, routes_of, secrets_of, upstream_option
+from .recorded_run import (
+    forwarding_for,
+    notices_of,
+    proxy_option,
+    redirected,
+    report_recorded,
+    routes_of,
+    secrets_of,
+    upstream_option,
+)
 
 if TYPE_CHECKING:
+    from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
     from anaphora.proxy.recording import RecordedUpstream
@@ -46,6 +56,7 @@ _PORT = 8788
     "--json", "as_json", is_flag=True, help="One JSON object per call, and one for the summary."
 )
 @upstream_option
+@proxy_option
 @click.option(
     "--place",
     is_flag=True,
@@ -79,6 +90,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     \b
     anaphora watch -- python agent.py
     anaphora watch --web -- claude
+    anaphora watch --proxy -- node agent.mjs
     anaphora watch
 
     The lines go to standard error; for a command that draws on the whole terminal, to a file that
@@ -102,6 +114,7 @@ class _WatchOptions(NamedTuple):
     html: Path | None
     as_json: bool
     upstreams: tuple[str, ...]
+    by_proxy: bool
     place: bool
     record: Path | None
     audit: Path | None
@@ -116,11 +129,15 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
 
+    from .watch_output import announce
+
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
-    routes = routes_of(words, options.upstreams)
+    if options.by_proxy and not words:
+        raise click.UsageError("--proxy needs a command: its password is made for one run.")
+    routes = routes_of(words, options.upstreams, by_proxy=options.by_proxy)
     if words:
         launch.find(words, os.environ)
     with contextlib.ExitStack() as stack:
@@ -132,6 +149,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         placer, upstream = Placer() if options.place else None, _recorded(options.record)
         observers = [judge, *_audited(stack, judge, options.audit)]
         observers += [each for each in (calls, placer) if each is not None]
+        forwarding = stack.enter_context(forwarding_for(words, announce, options.by_proxy))
         proxy = running(
             routes,
             upstream=upstream,
@@ -139,9 +157,13 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             place=placer,
             pages=page,
             own_process=True,
+            forwarding=forwarding,
             port=port if port is not None else 0 if words else _PORT,
         )
-        code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
+        if words:
+            code = _run(proxy, words, page, output, forwarding)
+        else:
+            code = _serve(proxy, page, output, as_json)
         output.summary(judge.summary())
         if placer is not None:
             _report_placed(placer)
@@ -224,22 +246,23 @@ def _run(
     words: Sequence[str],
     page: WatchPage | None,
     output: WatchOutput,
+    forwarding: Forwarding | None,
 ) -> int:
     from anaphora.proxy import launch
-    from anaphora.proxy.programs import environment, notices, refuse_loop
+    from anaphora.proxy.programs import refuse_loop
 
     from .watch_output import announce
 
     with running as proxy:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
-        environ, redirected = environment(proxy, os.environ, words)
-        for notice in notices(os.environ, words):
+        environ, changed = redirected(proxy, forwarding, words)
+        for notice in notices_of(words, by_proxy=forwarding is not None):
             announce(notice)
         address = None if page is None else proxy.url + page.path
         if address is not None:
             announce(f"page: {address}")
         output.start(proxy.url, address, {})
-        return launch.run(redirected, environ, report=announce)
+        return launch.run(changed, environ, report=announce)
 
 
 def _serve(

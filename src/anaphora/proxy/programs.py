@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
+from urllib.request import proxy_bypass
 
 import msgspec
 
@@ -33,6 +34,7 @@ from .command_line import (
 )
 
 if TYPE_CHECKING:
+    from .certificates import Authority
     from .server import Proxy
 
 #: The value of key variables in replay, where a program wants one and none is needed.
@@ -86,6 +88,15 @@ def environment(
     return {**environ, **changed, **_no_proxy(environ)}, words
 
 
+def forward_environment(
+    proxy: Proxy, authority: Authority, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment with which a program reaches its hosts through the forward proxy."""
+    named = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), proxy.forward_url)
+    # Node reads HTTPS_PROXY only if it is told to.
+    return {**environ, **authority.environment, **named, "NODE_USE_ENV_PROXY": "1"}
+
+
 def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that redirect programs which are started elsewhere."""
     changed, _ = environment(proxy, environ, ())
@@ -131,6 +142,13 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
                 " here"
             )
     return found
+
+
+def forward_notices() -> list[str]:
+    """Which providers' hosts the user's NO_PROXY keeps away from a forward proxy."""
+    hosts = {urlsplit(row.base_url).hostname or "" for row in default_rows().values()}
+    names = sorted(one for one in hosts - _LOOPBACK if "{" not in one and proxy_bypass(one))
+    return [f"NO_PROXY excludes {', '.join(names)}: calls there are not seen"] if names else []
 
 
 def owns_terminal(command: Sequence[str]) -> bool:

@@ -102,26 +102,32 @@ class RelayHandler:
         if self._pages is not None and self._pages.serves(exchange.path):
             await exchange.run(self._pages.answer(exchange))
             return
+        await self.handle_call(exchange, self._routes)
+
+    async def handle_call(self, exchange: HttpExchange, routes: RouteTable) -> None:
+        """A request of the program, by the proxy's routes or those of one host."""
         self._open += 1
         try:
-            await self._handle_call(exchange)
+            await self._relay(exchange, *await self._route(exchange, routes))
         finally:
             self._open -= 1
 
-    async def _handle_call(self, exchange: HttpExchange) -> None:
+    async def _route(self, exchange: HttpExchange, routes: RouteTable) -> tuple[ProxyRoute, str]:
         path = exchange.scope["raw_path"].decode("latin-1")
         if exchange.headers.get("upgrade", "").lower() == "websocket":
             reason = "the proxy relays HTTP only: WebSockets are not supported, use HTTP"
             raise RequestRejected(reason, status=426)
-        found = self._routes.find(path, exchange.headers)
+        found = routes.find(path, exchange.headers)
         if found is None:
             raise NotFound(self._unknown(path), status=404)
         await self._observers.has_room()
-        await self._relay(exchange, *found)
+        return found
 
-    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
-        path = exchange.scope["raw_path"].decode("latin-1")
-        status, headers, body = self._routes.codec(path, exchange.headers).write_error(problem)
+    def error(
+        self, exchange: HttpExchange, problem: Upstream, routes: RouteTable | None = None
+    ) -> CompleteResponse:
+        path, table = exchange.scope["raw_path"].decode("latin-1"), routes or self._routes
+        status, headers, body = table.codec(path, exchange.headers).write_error(problem)
         status = problem.status or status
         if status == 426:
             headers = {**headers, "upgrade": "HTTP/1.1"}

@@ -205,7 +205,7 @@ class UpstreamAddress(Address):
 
     def __init__(self, base: str) -> None:
         url = errors.read_url(base)
-        proxy, proxy_headers = _environment_proxy(url)
+        proxy, proxy_headers = environment_proxy(url)
         super().__init__(url, proxy, proxy_headers)
         self._root = self.url.raw_path.rstrip("/")
         self._proxy_lines = RequestHead(b"", b"")
@@ -275,7 +275,7 @@ def _has_length(request: UpstreamRequest) -> bool:
     return any(name == "content-length" for name, _ in request.headers)
 
 
-def _environment_proxy(url: URL) -> tuple[URL | None, SecretHeaders]:
+def environment_proxy(url: URL) -> tuple[URL | None, SecretHeaders]:
     """The proxy that the environment names for a URL, without credentials, and its headers."""
     if proxy_bypass(f"{url.raw_host}:{url.port}"):
         return None, SecretHeaders()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from anaphora.errors import InvalidRequest
 from anaphora.serving.app import HostGuard, ServedApp
@@ -24,6 +25,9 @@ from anaphora.traffic.calls import ProxyRoute
 from .observing import Observer, ObserverThread
 from .relay import Pages, Place, RelayHandler
 from .routes import NetworkUpstream, ResponseSource, RouteTable
+
+if TYPE_CHECKING:
+    from .forward import Forwarding, ForwardProxy
 
 _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
@@ -37,12 +41,21 @@ class Proxy:
         address: ServerAddress,
         routes: RouteTable,
         is_busy: Callable[[], bool] = lambda: False,
+        forward: ForwardProxy | None = None,
     ) -> None:
         self.host = address.host
         self.port = address.port
         self.url = address.url
         self.routes = routes.routes
         self._is_busy = is_busy
+        self._forward = forward
+
+    @property
+    def forward_url(self) -> str:
+        """The value of HTTPS_PROXY for programs; it holds a password."""
+        if self._forward is None:
+            raise InvalidRequest("start the proxy with forwarding=… to reach it by HTTPS_PROXY")
+        return self._forward.url
 
     def url_of(self, provider: str) -> str:
         """The base URL that stands for a provider's own."""
@@ -76,12 +89,14 @@ def running(
     page_paths: Collection[str] = (),
     allow_hosts: Iterable[str] = (),
     own_process: bool = False,
+    forwarding: Forwarding | None = None,
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
     `upstream` is the network unless given, and is closed at the end. `page_paths` are paths of
     `pages` that a link on another site may open; `allow_hosts` as for the emulator. With
-    `own_process` the interpreter is set up for the relay while it runs.
+    `own_process` the interpreter is set up for the relay while it runs. With
+    `forwarding` it is a forward proxy as well.
     """
     table = RouteTable(routes)
     seen_by = ObserverThread(observers)
@@ -89,10 +104,18 @@ def running(
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         guard = HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT)
         app = ServedApp(handler, guard, closed=handler.close)
+        forward = None
+        if forwarding is not None:
+            from .forward import ForwardProxy
+
+            forward = ForwardProxy(handler, table.routes, forwarding)
+        server = running_server(
+            app, host=host, port=port, extra=_EXTRA, name="proxy", beside=forward
+        )
         with (
             tuned_interpreter() if own_process else contextlib.nullcontext(),
-            running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address,
+            server as address,
         ):
-            yield Proxy(address, table, lambda: handler.is_busy or seen_by.is_busy)
+            yield Proxy(address, table, lambda: handler.is_busy or seen_by.is_busy, forward)
     finally:
         seen_by.close()

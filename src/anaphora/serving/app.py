@@ -184,11 +184,14 @@ class HostGuard:
         allowed: Iterable[str] = (),
         *,
         pages: Collection[str] = (),
+        origins: bool = True,
         hint: str = "allow it when the server is started",
     ) -> None:
+        """`origins=False`: requests of every page are allowed."""
         self._bound = host.lower()
         self._allowed = frozenset(_checked_name(name) for name in allowed)
         self._pages = frozenset(pages)
+        self._origins = origins
         self._hint = hint
         bound = _address(self._bound)
         self._any_address = self._bound != "localhost" if bound is None else not _is_loopback(bound)
@@ -202,6 +205,8 @@ class HostGuard:
                 return problem
             if len(self._known) < _REMEMBERED:
                 self._known.add(host)
+        if not self._origins:
+            return None
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and origin.lower().partition("://")[2] != host:
             return Forbidden(

@@ -70,23 +70,35 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def running(
-    app: StoppableApp, *, host: str, port: int = 0, extra: str, name: str = "server"
+    app: StoppableApp,
+    *,
+    host: str,
+    port: int = 0,
+    extra: str,
+    name: str = "server",
+    beside: contextlib.AbstractAsyncContextManager[Any] | None = None,
 ) -> Iterator[ServerAddress]:
-    """A server until the block ends; at any free port where `port` is 0. `extra` installs it."""
+    """A server until the block ends; at any free port if `port` is 0. `extra` installs it, and
+    `beside` runs on the same event loop."""
     require_extra(extra, "granian")
     bound = free_port(host, port)
-    with in_thread(lambda: _served(app, ServerAddress(host, bound)), name) as address:
+    with in_thread(lambda: _served(app, ServerAddress(host, bound), beside), name) as address:
         yield address
 
 
 @contextlib.asynccontextmanager
-async def _served(app: StoppableApp, address: ServerAddress) -> AsyncIterator[ServerAddress]:
+async def _served(
+    app: StoppableApp,
+    address: ServerAddress,
+    beside: contextlib.AbstractAsyncContextManager[Any] | None,
+) -> AsyncIterator[ServerAddress]:
     """A Granian server on the running event loop, until the block ends."""
     server = _server(app, address)
     serving = asyncio.create_task(server.serve())
     try:
         await _until_started(address, serving)
-        yield address
+        async with beside or contextlib.nullcontext():
+            yield address
     finally:
         try:
             await app.close()
