@@ -75,20 +75,6 @@ def test_length_beside_chunks_never_goes_upstream(proxy: Proxy, upstream: Socket
     assert request.count(b"abc") == 1
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "WebSocket"])
-def test_websocket_is_told_to_use_http(
-    upgrade: str, proxy: Proxy, upstream: SocketUpstream
-) -> None:
-    """Codex tries again and again after any other status."""
-    answer = exchange(
-        proxy.port,
-        request_bytes("GET", "/openai/v1/responses", connection="Upgrade", upgrade=upgrade),
-    )
-    assert answer.status == 426
-    assert "WebSockets are not supported" in answer.json["error"]["message"]
-    assert upstream.requests == []
-
-
 def test_other_upgrades_are_left_out(proxy: Proxy, upstream: SocketUpstream) -> None:
     request = request_bytes("GET", "/openai/v1/models", connection="Upgrade", upgrade="h2c")
     assert exchange(proxy.port, request).status == 200

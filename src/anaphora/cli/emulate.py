@@ -41,6 +41,11 @@ from .parameters import Time, selected
     show_default=True,
     help="Time that background responses and batches take, by the emulator's clock.",
 )
+@click.option(
+    "--websockets",
+    is_flag=True,
+    help="Take WebSockets at OpenAI's Responses and Realtime, instead of answering 426.",
+)
 @click.option("--any-model", is_flag=True, help="Accept unknown models.")
 @click.option("--no-tool-calls", is_flag=True, help="Call tools only if the request forces it.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")

@@ -44,6 +44,7 @@ _COUNTED: dict[CallKind, tuple[str, str]] = {
     "counts_tokens": ("counted tokens", "counted tokens"),
     "other": ("other request", "other requests"),
     "not_judged": ("not judged", "not judged"),
+    "realtime": ("over Realtime", "over Realtime"),
 }
 
 
@@ -93,6 +94,10 @@ def _unjudged_line(start: str, call: JudgedCall) -> Line:
     style = "red" if call.kind in ("error", "failed") else "dim"
     kind = call.kind.replace("_", " ")
     reason = f": {one_line(call.reason)}" if call.reason else ""
+    if call.usage is not None:
+        read, total = call.usage.read or 0, call.usage.input or 0
+        kind += f" · read {read:,} of {counted(total, 'token')}"
+        kind += "" if call.cost_usd is None else f", {format_usd(call.cost_usd)}"
     return [start, (f"{what} ·{status} {kind}{reason}", style)]
 
 

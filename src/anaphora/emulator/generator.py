@@ -75,6 +75,9 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Accept models that the provider would not know, or has retired."""
     tool_calls: bool = True
     """Call tools in generated replies. Forced tools are called in any case."""
+    websockets: bool = False
+    """Take WebSockets at OpenAI's Responses and Realtime; otherwise they get a 426, after which
+    clients use HTTP."""
     remembered: int = 1000
     """How many calls the journal keeps."""
     rows: str = ""

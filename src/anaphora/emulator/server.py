@@ -110,7 +110,12 @@ def application(
     require_extra(_EXTRA, "granian")
     # A link on another page may open the overview.
     guard = HostGuard(host, allow_hosts, pages=("/", CONTROL), hint=_HINT)
-    return ServedApp(EmulatorHandler(engine), guard, limits)
+    websocket = None
+    if engine.options.websockets:
+        from .websockets import EmulatorWebSockets
+
+        websocket = EmulatorWebSockets(engine).serve
+    return ServedApp(EmulatorHandler(engine), guard, limits, websocket=websocket)
 
 
 class EmulatorHandler:

@@ -35,6 +35,7 @@ from anaphora.serving.exchange import (
     HttpExchange,
     UploadAborted,
 )
+from anaphora.serving.websocket import ServedWebSocket
 from anaphora.traffic.calls import (
     KEPT_BYTES,
     Headers,
@@ -46,6 +47,7 @@ from anaphora.traffic.calls import (
 
 from .observing import ObserverThread
 from .routes import NetworkResponse, NetworkUpstream, ResponseSource, RouteTable, UpstreamResponse
+from .websockets import SeenMessages, WebSocketUpstream, is_known, refusal, relay
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
@@ -89,6 +91,9 @@ class RelayHandler:
         self._placing = ThreadPoolExecutor(1, "anaphora-proxy-place") if place else None
         self._pages = pages
         self._streams = place is None and isinstance(upstream, NetworkUpstream)
+        self._websockets: WebSocketUpstream | None = None
+        if place is None and isinstance(upstream, NetworkUpstream):
+            self._websockets = WebSocketUpstream(upstream.ca)
         self._numbers = itertools.count(1)
         self._open = 0
         self._host_of = functools.lru_cache(_host_of)
@@ -133,8 +138,49 @@ class RelayHandler:
             headers = {**headers, "upgrade": "HTTP/1.1"}
         return CompleteResponse(status, headers, body)
 
+    @property
+    def takes_websockets(self) -> bool:
+        """Neither recordings nor markers are for WebSockets: programs use HTTP after a 426."""
+        return self._websockets is not None
+
+    async def handle_websocket(self, socket: ServedWebSocket) -> None:
+        assert self._websockets is not None
+        path, headers = socket.raw_path, _websocket_headers(socket.header_pairs)
+        try:
+            found = self._routes.find(path, socket.headers)
+            if found is None:
+                raise NotFound(self._unknown(path), status=404)
+            route, below = found
+            provider = await self._websockets.connect(
+                route.upstream, below, socket.query, headers, socket.protocols
+            )
+        except (Upstream, Transport) as problem:
+            status, fields, body = self._routes.codec(path, socket.headers).write_error(
+                refused := refusal(problem)
+            )
+            await socket.deny(CompleteResponse(refused.status or status, fields, body))
+            return
+        await socket.accept(provider.protocol)
+        seen = None
+        if self._observers.is_needed and is_known(below):
+            seen = SeenMessages(
+                route, below, socket.query, headers, begin=self._began, ended=self._ended
+            )
+        await relay(socket, provider, seen)
+
+    def _began(self) -> int:
+        self._open += 1
+        self._observers.call_began()
+        return next(self._numbers)
+
+    def _ended(self, call: RelayedCall) -> None:
+        self._observers.add(call)
+        self._open -= 1
+
     async def close(self) -> None:
         await self._upstream.close()
+        if self._websockets is not None:
+            await self._websockets.close()
         if self._placing is not None:
             self._placing.shutdown(wait=False, cancel_futures=True)
 
@@ -325,6 +371,15 @@ def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         if name == "connection" and value.lower() not in _OPTIONS:
             dropped = dropped | {option.strip().lower() for option in value.split(",")} - _KEPT
     return [pair for pair in pairs if pair[0] not in dropped]
+
+
+def _websocket_headers(pairs: Sequence[tuple[str, str]]) -> Headers:
+    """Those of a handshake that are passed on: the connection to the provider has its own."""
+    return tuple(
+        pair
+        for pair in _without_hops(pairs)
+        if pair[0] != "host" and not pair[0].startswith("sec-websocket-")
+    )
 
 
 def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

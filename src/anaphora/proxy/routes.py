@@ -165,6 +165,7 @@ class NetworkUpstream:
             ca, 0, closed="the proxy is stopping", head_limits=_HEAD_LIMITS, silence=_SILENCE
         )
         self._addresses: dict[str, UpstreamAddress] = {}
+        self.ca = ca
 
     async def send(self, request: UpstreamRequest) -> NetworkResponse:
         """The response, when its head has arrived."""

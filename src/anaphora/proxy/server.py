@@ -103,7 +103,8 @@ def running(
     try:
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         guard = HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT)
-        app = ServedApp(handler, guard, closed=handler.close)
+        websocket = handler.handle_websocket if handler.takes_websockets else None
+        app = ServedApp(handler, guard, closed=handler.close, websocket=websocket)
         forward = None
         if forwarding is not None:
             from .forward import ForwardProxy

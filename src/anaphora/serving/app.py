@@ -23,6 +23,7 @@ from .exchange import (
     SlowReader,
     UploadAborted,
 )
+from .websocket import GOING_AWAY, ServedWebSocket
 
 #: How often `close` checks for open responses, every hundredth of a second.
 _CLOSE_CHECKS = 100
@@ -50,17 +51,24 @@ class ServedApp:
         *,
         ended: Callable[[HttpExchange], None] | None = None,
         closed: Callable[[], Awaitable[None]] | None = None,
+        websocket: Callable[[ServedWebSocket], Awaitable[None]] | None = None,
     ) -> None:
         """`ended` is called when a request has been answered, or its connection has ended; `closed`
-        after the last one."""
+        after the last one. `websocket` accepts or denies one, for servers that take them."""
         self._handler = handler
         self._guard = guard
         self._limits = limits or BodyLimits()
         self._ended = ended
         self._closed = closed
+        self._websocket = websocket
+        self._websockets: set[asyncio.Task[Any]] = set()
         self._open: set[HttpExchange] = set()
         self._timer: SharedTimer | None = None
         self._looking = False
+
+    @property
+    def takes_websockets(self) -> bool:
+        return self._websocket is not None
 
     @property
     def is_busy(self) -> bool:
@@ -69,6 +77,8 @@ class ServedApp:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
+            if scope["type"] == "websocket" and self._websocket is not None:
+                await self._serve_websocket(ServedWebSocket(scope, receive, send), self._websocket)
             return
         timer = self._timer
         if timer is None or timer.loop is not asyncio.get_running_loop():
@@ -84,6 +94,30 @@ class ServedApp:
             exchange.close()
             if self._ended is not None:
                 self._ended(exchange)
+
+    async def _serve_websocket(
+        self, socket: ServedWebSocket, serve: Callable[[ServedWebSocket], Awaitable[None]]
+    ) -> None:
+        refusal = self._guard.refusal("GET", socket.path, socket.headers)
+        if refusal is not None:
+            text = {"content-type": "text/plain; charset=utf-8"}
+            body = f"{refusal}\n".encode()
+            await socket.deny(CompleteResponse(refusal.status or 403, text, body))
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._websockets.add(task)
+        try:
+            await serve(socket)
+            await socket.close()
+        except asyncio.CancelledError:
+            await socket.close(GOING_AWAY, "the server is stopping")
+        except Exception as problem:
+            name, line = type(problem).__name__, line_of(problem.__traceback__)
+            log(logging.ERROR, f"WebSocket {socket.path}: {name} at {line}", problem)
+            await socket.close(1011, f"internal error: {name}")
+        finally:
+            self._websockets.discard(task)
 
     def _look_for_slow_readers(self, seconds: float) -> None:
         """Again and again while a request is open: a timer for each write would take longer than
@@ -135,8 +169,10 @@ class ServedApp:
         """Ends waiting responses, and waits until all are sent."""
         for exchange in tuple(self._open):
             exchange.stop()
+        for task in tuple(self._websockets):
+            task.cancel()
         for _ in range(_CLOSE_CHECKS):
-            if not self._open:
+            if not self._open and not self._websockets:
                 break
             await asyncio.sleep(0.01)
         if self._closed is not None:

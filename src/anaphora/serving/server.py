@@ -49,6 +49,9 @@ class StoppableApp(Protocol):
 
     async def close(self) -> None: ...
 
+    @property
+    def takes_websockets(self) -> bool: ...
+
 
 class ServerAddress(msgspec.Struct, frozen=True):
     host: str
@@ -240,7 +243,7 @@ def _server(app: StoppableApp, address: ServerAddress) -> Any:
         address=ip_of(address.host),
         port=address.port,
         interface=Interfaces.ASGINL,
-        websockets=False,
+        websockets=app.takes_websockets,
         log_enabled=False,
         backlog=1024,
     )

@@ -15,7 +15,7 @@ from anaphora import catalog, wire
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import shown_url
-from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail
+from anaphora.values import Notice, Reply, ReplyEnd, ReplyFail, Usage
 from anaphora.wire import Wire
 
 #: Parts of the paths of calls that count tokens.
@@ -89,6 +89,15 @@ class ResponsePiece(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class RealtimeBill(msgspec.Struct, eq=False):
+    """The bill of a response over OpenAI's Realtime API, whose prompt is no text to compare."""
+
+    model: str
+    usage: Usage | None
+    reason: str = ""
+    """Why its cost is not known."""
+
+
 class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     """A request and its response, as they passed. Never written anywhere as it is: headers and
     query hold keys."""
@@ -120,6 +129,7 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     """Why it failed, without secrets."""
     notices: tuple[Notice, ...] = ()
     """Addresses in the response that bypass the proxy: what is sent there is not seen."""
+    realtime: RealtimeBill | None = None
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
@@ -129,16 +139,18 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
 
 
 CallKind: TypeAlias = Literal[
-    "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged"
+    "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged", "realtime"
 ]
 """`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
 answered with an error. `cancelled`: the program went away. `failed`: no complete answer came.
-`counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why."""
+`counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why.
+`realtime`: billed by its own usage event, and compared with nothing."""
 
 #: The outcome of each kind of call; calls of other kinds are no calls of a model.
 OUTCOMES: dict[CallKind, str] = {
     "judged": "ok",
     "not_judged": "ok",
+    "realtime": "ok",
     "error": "Upstream",
     "failed": "Transport",
     "cancelled": "CancelledError",
@@ -233,6 +245,8 @@ _named = msgspec.json.Decoder(_NamedModel).decode
 def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     """The kind of a call, and why it is not judged. A program may close the connection when it has
     got all it needs, so a cancelled call may have a complete answer."""
+    if call.realtime is not None:
+        return "realtime", call.realtime.reason
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, why_ended(call)
     if call.method == "POST" and counts_tokens(path):

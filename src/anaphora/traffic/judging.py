@@ -26,12 +26,14 @@ from anaphora.client.prices import iterations_usd
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
 from anaphora.redactor import Redactor
+from anaphora.rendered import Plan
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
 from .calls import (
     Accounts,
     Credentials,
+    RealtimeBill,
     RelayedCall,
     as_logged,
     credentials,
@@ -160,9 +162,24 @@ class CallJudge:
                 judged.kind, judged.reason = "not_judged", str(problem)
             if judged.kind != "judged" and call.outcome != "complete":
                 judged.kind, judged.reason = call.outcome, why_ended(call)
+        elif call.realtime is not None:
+            self._price_realtime(judged, call.realtime)
         elif judged.wire:
             judged.model = named_model(call)
         judged.reason = redact(judged.reason)
+
+    def _price_realtime(self, judged: JudgedCall, bill: RealtimeBill) -> None:
+        judged.model, judged.usage = bill.model, bill.usage
+        if bill.usage is None or bill.reason:
+            return
+        price = self._price_book(judged.at).price(judged.provider, bill.model, judged.at)
+        judged.cost_usd = cost_of(bill.usage, price, Plan())
+        judged.output_usd = None if price is None else price.of_output(bill.usage)
+
+    def _price_book(self, at: float) -> PriceBook:
+        if self._prices is None:
+            self._prices = PriceBook(at)
+        return self._prices
 
     def _redactor_of(self, found: Credentials) -> Redactor:
         redactor = self._redactors.get(found)
@@ -211,9 +228,8 @@ class CallJudge:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
         yield
-        if self._prices is None:
-            self._prices = PriceBook(judged.at)
-        price = self._prices.price(
+        prices = self._price_book(judged.at)
+        price = prices.price(
             request.provider, request.model, sent.at, request.wire, request.service_tier
         )
         before, verdict, expected = judge_request(earlier, request, price)
@@ -227,7 +243,7 @@ class CallJudge:
                 raw = sent.usage.raw
                 if raw is not None and '"iterations"' in raw:
                     price_of = partial(
-                        self._prices.price,
+                        prices.price,
                         request.provider,
                         at=sent.at,
                         wire=request.wire,

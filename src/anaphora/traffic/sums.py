@@ -217,6 +217,7 @@ class Totals:
         """The calls of conversations, and"""
         self.side_calls = CallSums()
         """those that were found to be side calls."""
+        self.realtime = CallSums()
         self.kinds: dict[CallKind, int] = {}
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
@@ -241,6 +242,8 @@ class Totals:
 
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
+        if call.kind == "realtime":
+            self.realtime.add(call)
         if call.verdict is None:
             return
         conversation = self.conversations[call.conversation - 1]
@@ -260,10 +263,11 @@ class Totals:
 
     def summary(self, savings: SavingsResult, unpriced: tuple[str, ...]) -> WatchSummary:
         """The sums so far."""
-        judged, side = self.judged.copied(), self.side_calls.copied()
-        priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
-            judged.no_bill + side.no_bill
+        judged, side, realtime = (
+            sums.copied() for sums in (self.judged, self.side_calls, self.realtime)
         )
+        every = judged, side, realtime
+        priced = any(sums.calls > sums.unpriced + sums.no_bill for sums in every)
         losses = sorted(self.losses.items(), key=lambda each: each[1].tokens, reverse=True)
         return WatchSummary(
             calls=sum(self.kinds.values()),
@@ -272,7 +276,8 @@ class Totals:
             judged=judged,
             share_read=judged.share_read,
             side_calls=side,
-            spent_usd=judged.cost_usd + side.cost_usd if priced else None,
+            realtime=realtime,
+            spent_usd=sum((sums.cost_usd for sums in every), Decimal(0)) if priced else None,
             breaks=self.breaks,
             lost=self.lost.tokens,
             lost_usd=self.lost.cost_usd,
@@ -335,8 +340,10 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     share_read: float | None
     side_calls: CallSums
     """Kept apart: a title or a summary has nothing to read."""
+    realtime: CallSums
+    """Responses over OpenAI's Realtime API, by their own bills."""
     spent_usd: Decimal | None
-    """The cost of both; None where no call has a known price."""
+    """The cost of all; None if no call has a known price."""
     breaks: int
     """Calls whose prefix broke."""
     lost: int
