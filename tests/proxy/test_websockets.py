@@ -193,6 +193,36 @@ def test_a_connection_that_is_closed_early_is_a_failed_call() -> None:
     )
 
 
+def test_a_request_that_is_sent_ahead_is_part_of_the_next_one(provider: Emulator) -> None:
+    """As Codex does: nothing is generated, and the next request continues it by its id."""
+    judge = Judge()
+    system = {"model": "gpt-5.5", "instructions": "Answer briefly. " * 800, "store": False}
+
+    async def talk(url: str) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, headers={"authorization": f"Bearer {KEY}"}) as socket,
+        ):
+            previous: dict[str, str] = {}
+            for question, generate in (("One?", False), ("Two?", True), ("Three?", True)):
+                text = [{"role": "user", "content": question}]
+                create = {"type": "response.create", **system, "input": text, **previous}
+                await socket.send_str(json.dumps({**create, "generate": generate}))
+                while (event := (await socket.receive()).json())["type"] != "response.completed":
+                    assert event["type"] != "error", event
+                previous = {"previous_response_id": event["response"]["id"]}
+
+    with running(default_routes({"openai": provider.url}), observers=[judge]) as proxy:
+        asyncio.run(talk(f"{proxy.url}/openai/v1/responses"))
+        assert proxy.settle(PATIENCE)
+    assert [(call.kind, call.conversation, call.turn) for call in judge.calls] == [
+        ("judged", 1, 1),
+        ("judged", 1, 2),
+    ]
+    assert judge.calls[1].verdict is not None
+    assert judge.calls[1].verdict.result == "hit"
+
+
 def test_two_streams_of_a_connection_are_two_calls(provider: Emulator) -> None:
     judge = Judge()
 

@@ -70,6 +70,7 @@ class ResponsesConnection:
         self._engine, self._socket = engine, socket
         self._items = BoundedMap[str, list[Any]](_KEPT_RESPONSES)
         """Input and output of the connection's responses, by their ids."""
+        self._count = 0
 
     async def receive(self, event: Json) -> None:
         stream = {"stream_id": event["stream_id"]} if event.get("stream_id") else {}
@@ -79,11 +80,23 @@ class ResponsesConnection:
             return
         body = {name: value for name, value in event.items() if name not in _OWN_MEMBERS}
         body, items = self._completed(body)
+        if event.get("generate") is False:
+            await self._warm_up(body, items, stream)
+            return
         async for answer in post(self._engine, self._socket, self._socket.path, body):
             await _send(self._socket, {**answer, **stream})
             response = answer.get("response")
             if answer["type"] == "response.completed" and isinstance(response, dict):
                 self._items[response["id"]] = [*items, *response.get("output", ())]
+
+    async def _warm_up(self, body: Json, items: list[Any], stream: Json) -> None:
+        """A request that generates nothing: the next one continues it by its id."""
+        self._count += 1
+        response: Json = {"id": f"resp_warm{self._count}", "object": "response", "output": []}
+        self._items[response["id"]] = items
+        for kind, status in (("created", "in_progress"), ("completed", "completed")):
+            shown = {**response, "model": body.get("model"), "status": status, "usage": None}
+            await _send(self._socket, {"type": f"response.{kind}", "response": shown, **stream})
 
     def _completed(self, body: Json) -> tuple[Json, list[Any]]:
         """The body with the items that it continues, and all of its items."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs
 
 import aiohttp
@@ -47,7 +47,8 @@ _NORMAL = 1000
 #: Codes that stand for a missing or impossible close frame, which nobody may send.
 _UNSENT_CODES = frozenset({1005, 1006, 1015})
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+Members: TypeAlias = dict[str, msgspec.Raw]
+_members = msgspec.json.Decoder(Members).decode
 
 
 class _Event(msgspec.Struct):
@@ -177,6 +178,10 @@ class SeenMessages:
         self._begin, self._ended = begin, ended
         self._open: dict[str, _OpenCall] = {}
         """Calls whose response has not ended, by their stream; a connection may have several."""
+        self._warming: dict[str, Members] = {}
+        """Requests that generate nothing, by their stream until they are answered,"""
+        self._warm: dict[str, Members] = {}
+        """and then by the ids with which the next request continues them."""
         self._model = parse_qs(query).get("model", [""])[0]
         self._is_realtime = path.endswith(_REALTIME)
         self._asked = time.monotonic()
@@ -195,10 +200,23 @@ class SeenMessages:
             return  # the provider says what is wrong
         if kind.type != "response.create":
             return
+        generates = bytes(members.get("generate", b"true")) != b"false"
         for name in _OWN_MEMBERS:
             members.pop(name, None)
-        body = msgspec.json.encode({**members, "stream": True})
+        if not generates:
+            self._warming[kind.stream_id] = members
+            return
+        body = msgspec.json.encode({**self._completed(members), "stream": True})
         self._open[kind.stream_id] = _OpenCall(self._call("POST", body))
+
+    def _completed(self, members: Members) -> Members:
+        """The members of a request, with those of the one that was sent ahead of it."""
+        before = self._warm.pop(_text(members.get("previous_response_id")), None)
+        if before is None:
+            return members
+        members = {name: members[name] for name in members if name != "previous_response_id"}
+        items = [item for each in (before, members) for item in _items(each.get("input"))]
+        return {**before, **members, "input": msgspec.Raw(msgspec.json.encode(items))}
 
     def received(self, message: str | bytes) -> None:
         """A message of the provider."""
@@ -210,6 +228,11 @@ class SeenMessages:
                 self._note_realtime(event)
                 return
         except (*DECODE_ERRORS, UnicodeError):
+            return
+        if event.stream_id in self._warming:
+            if event.type in _ENDS:
+                named = msgspec.json.decode(event.response, type=_Named).id
+                self._warm[named] = self._warming.pop(event.stream_id)
             return
         key = event.stream_id if event.stream_id in self._open else next(iter(self._open), None)
         if key is None or not event.type:
@@ -285,6 +308,21 @@ class _OpenCall:
 
 class _Session(msgspec.Struct):
     model: str = ""
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
+
+
+def _text(value: msgspec.Raw | None) -> str:
+    found = "" if value is None else msgspec.json.decode(value)
+    return found if isinstance(found, str) else ""
+
+
+def _items(value: msgspec.Raw | None) -> list[Any]:
+    """The items of an `input`, which may be a text."""
+    found = [] if value is None else msgspec.json.decode(value)
+    return [{"role": "user", "content": found}] if isinstance(found, str) else list(found)
 
 
 class _Details(msgspec.Struct, frozen=True):
