@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -120,10 +120,17 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The type that content has which is a mere text."""
     rename: Callable[[str], str] | None = None
     """How the provider reads the names of members, where not as they are written."""
+    usual: frozenset[str] = frozenset()
+    """Names of members that `rename` does not change."""
     classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
     """Tells the type of a block that names none."""
     media_roles: frozenset[str] | None = None
     """The roles whose messages show media to the model; None: all."""
+    function: str = ""
+    """The member of a tool that holds its function, or a list of functions; empty: the tool is the
+    function."""
+    single: bool = False
+    """A single object stands for a list of one."""
     nested_tools: bool = False
     """Tools may hold others."""
     tool: frozenset[str] | None = None
@@ -187,25 +194,43 @@ def names(text: str) -> frozenset[str]:
 # ── Levels ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Level:
-    """How the values of a request are read: here as they were sent. Errors name the path."""
+class Level(Protocol):
+    """How the values of a request are read."""
+
+    def members(self, value: Any, path: str) -> dict[str, Any]:
+        """The members of an object, which may be changed."""
+
+    def elements(self, value: Any, path: str) -> list[Any]: ...
+
+    def text(self, value: Any) -> str:
+        """A text; empty for anything else."""
+
+    def kind(self, members: dict[str, Any], path: str) -> str:
+        """The type of a block."""
+
+    def first(self, value: Any) -> bytes:
+        """The first byte of a value, which tells its JSON type."""
+
+    def text_block(self, kind: str, text: Any) -> dict[str, Any]:
+        """The members of a block of text."""
+
+
+class SentLevel:
+    """JSON as it was sent. Errors name the path."""
 
     def __init__(self, fail: ErrorFactory = request_error) -> None:
         self._fail = fail
 
     def members(self, value: Any, path: str) -> dict[str, Any]:
-        """The members of an object, which may be changed."""
         return object_members(value, path, self._fail)
 
     def elements(self, value: Any, path: str) -> list[Any]:
         return list_elements(value, path, self._fail)
 
     def text(self, value: Any) -> str:
-        """A text; empty for anything else."""
         return decode_text(value) if self.first(value) == b'"' else ""
 
     def kind(self, members: Members, path: str) -> str:
-        """The type of a block, which has to have one."""
         if "type" not in members:
             raise self._fail("is missing", f"{path}.type")
         try:
@@ -215,15 +240,14 @@ class Level:
             return kind
 
     def first(self, value: Any) -> bytes:
-        """The first byte of a value, which tells what it is."""
         return bytes(memoryview(value)[:1]) if value is not None else b""
 
     def text_block(self, kind: str, text: Any) -> dict[str, Any]:
         return {"type": Raw(b'"%b"' % kind.encode()), "text": text}
 
 
-class _Values(Level):
-    """Decoded values: what is not of the expected type is empty."""
+class _ValueLevel:
+    """Decoded values: one of another type than expected is empty."""
 
     def members(self, value: Any, path: str) -> dict[str, Any]:  # noqa: ARG002
         return dict(value) if isinstance(value, dict) else {}
@@ -245,8 +269,7 @@ class _Values(Level):
 
 
 _FIRST: dict[type, bytes] = {str: b'"', list: b"[", dict: b"{"}
-SENT, VALUES = Level(), _Values()
-_MOST_USUAL = 256
+SENT, VALUES = SentLevel(), _ValueLevel()
 
 
 # ── The walk ─────────────────────────────────────────────────────────────────────────────────────
@@ -268,14 +291,12 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
 class Walk:
     """Reads the messages and blocks of requests of one wire."""
 
-    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "_usual", "table")
+    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "table")
 
     def __init__(self, table: RequestTable, level: Level = SENT) -> None:
         self.table = table
         self._level = level
         self._blocks, self._other, self._marker = table.blocks, table.other, table.marker
-        self._usual: set[str] = set()
-        """Names of members that the provider reads as they are written."""
         self._bare: Walk = self
         if table.unmarked_roles and table.marker:
             self._bare = Walk(msgspec.structs.replace(table, marker=""), level)
@@ -343,8 +364,28 @@ class Walk:
         elements, block = self._level.elements(value, path), self.block
         return [block(each, f"{path}[{index}]") for index, each in enumerate(elements)]
 
+    def tools(self, value: Any, path: str) -> list[WalkedBlock]:
+        """The tools of a list. Their members have the names that were sent."""
+        level, found = self._level, list[WalkedBlock]()
+        single = self.table.single and level.first(value) == b"{"
+        for index, each in enumerate([value] if single else level.elements(value, path)):
+            where = f"{path}[{index}]"
+            members = level.members(each, where)
+            marker = members.pop(self._marker, None) if self._marker else None
+            kind = level.text(members.get("type"))
+            found.append(WalkedBlock(kind, _WHOLE, members, each, where, marker))
+        return found
+
+    def function_name(self, tool: WalkedBlock) -> str:
+        """The name of a tool that is one function; empty where it has none."""
+        level, members, holder = self._level, tool.members, self.table.function
+        if holder:
+            value = members.get(holder)
+            members = level.members(value, tool.path) if level.first(value) == b"{" else {}
+        return level.text(members.get("name"))
+
     def section(self, value: Any, path: str) -> list[WalkedBlock]:
-        """The tools or system blocks of a list. They hold no others."""
+        """The system blocks of a list. They hold no others."""
         found: list[WalkedBlock] = []
         for index, each in enumerate(self._level.elements(value, path)):
             block = self.block(each, f"{path}[{index}]", typed=False)
@@ -363,13 +404,11 @@ class Walk:
     def members(self, value: Any, path: str) -> dict[str, Any]:
         """The members of an object, under the names that the provider reads them by."""
         members, rename = self._level.members(value, path), self.table.rename
-        if rename is None or self._usual.issuperset(members):
+        if rename is None or self.table.usual.issuperset(members):
             return members
         renamed = {rename(name): each for name, each in members.items()}
         if len(renamed) < len(members):
             raise request_error("a member is given under two names", path)
-        if len(self._usual) < _MOST_USUAL:
-            self._usual.update(renamed.keys() & members.keys())
         return renamed
 
 

@@ -10,7 +10,6 @@ billed as text. Excepted bytes are spans of the body that do not overlap.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast, get_args
 
 import msgspec
@@ -124,10 +123,10 @@ def _decode(raw: msgspec.Raw, name: str) -> Any:
         raise request_error(decode_reason(problem), f"$.{name}") from None
 
 
-@functools.cache
-def _known_types() -> dict[str, BlockType]:
-    """The types of blocks of all wires: some providers accept those of others."""
-    return {kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()}
+#: The types of blocks of all wires: some providers accept those of others.
+_KNOWN_TYPES: dict[str, BlockType] = {
+    kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()
+}
 
 
 class _ContentScan:
@@ -137,7 +136,7 @@ class _ContentScan:
         self, table: RequestTable, name: str, raw: msgspec.Raw, found: RequestContent
     ) -> None:
         self._own = table
-        blocks = {**_known_types(), **table.blocks}
+        blocks = {**_KNOWN_TYPES, **table.blocks}
         self._walk = Walk(msgspec.structs.replace(table, blocks=blocks), VALUES)
         self._name = name
         self._found = found
@@ -230,7 +229,7 @@ class _ContentScan:
                 stack += item
             elif isinstance(item, dict):
                 kind = item.get("type")
-                row = _known_types().get(kind) if isinstance(kind, str) else None
+                row = _KNOWN_TYPES.get(kind) if isinstance(kind, str) else None
                 if row is not None and row.medium is not None:
                     self._found.add(row.medium)
                 skipped = frozenset() if row is None else row.opaque

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, request_fields
+from anaphora.wire.walking import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE, ChatMessage
 
@@ -27,6 +27,8 @@ TABLE = RequestTable(
     message=BlockType(chunk=Kind.TEXT, medium="images", data=("images",)),
     blocks={},
     rename=str.casefold,
+    usual=names("content images role thinking tool_call_id tool_calls tool_name"),
+    function="function",
     plain=ChatMessage,
     is_plain=lambda message: message.images is None,
 )

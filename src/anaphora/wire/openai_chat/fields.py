@@ -37,6 +37,7 @@ TABLE = RequestTable(
         },
     ),
     marker=_MARKER,
+    function="function",
     unmarked_roles=names("assistant"),
     media_roles=names("user tool"),
     # A reply's message may be sent back unchanged (ChatCompletionMessage): with its annotations.
