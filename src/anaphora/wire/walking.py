@@ -62,6 +62,17 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted with a beta header only."""
     counted: bool = False
     """Also a field of requests that only count tokens."""
+    unread: bool = False
+    """No model reads it, whatever its value."""
+    prose: bool = False
+    """Its value may be text that a model reads, although the field does something else."""
+    prose_members: frozenset[str] = frozenset()
+    """The same for members of its object, known or not; the others are parameters."""
+
+    @property
+    def is_param(self) -> bool:
+        """Whether the value is a number or a name, and no text that a model reads."""
+        return not self.prose and self.does not in (Does.TEXT, Does.TOOL, Does.ASK)
 
 
 class BlockType(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +123,15 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The field of the system text, where that is no message."""
     items: frozenset[str] = frozenset()
     """The types of its messages, where they are items with types of their own."""
+    turns: frozenset[str] = frozenset()
+    """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
+    the model."""
+    content: frozenset[str] = frozenset({"content"})
+    """The members of a message of a user, a model or a tool that are no instructions."""
+    role_implied: bool = False
+    """A message without a role is the user's."""
+    params: frozenset[str] = frozenset()
+    """Parameters that other hosts of this wire take in fields of the body."""
     marker: str = ""
     """The member that marks a block."""
     unmarked_roles: frozenset[str] = frozenset()
@@ -166,10 +186,17 @@ def request_fields(
     members: Mapping[str, str] | None = None,
     beta: str = "",
     counted: str = "",
+    unread: str = "",
+    prose: str = "",
 ) -> dict[str, RequestField]:
-    """The fields of a wire by their names: what they do, and the known members of objects."""
+    """The fields of a wire by their names: what they do, and the known members of objects. `prose`
+    has fields, and members as `FIELD.MEMBER`."""
     known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
-    betas, counts = frozenset(beta.split()), frozenset(counted.split())
+    betas, counts, unreads = (frozenset(each.split()) for each in (beta, counted, unread))
+    texts, inner = frozenset(prose.split()), dict[str, set[str]]()
+    for name in texts:
+        field, _, member = name.partition(".")
+        inner.setdefault(field, set()).update([member] if member else [])
     return {
         name: RequestField(
             name=name,
@@ -177,6 +204,9 @@ def request_fields(
             members=known.get(name),
             beta=name in betas,
             counted=name in counts,
+            unread=name in unreads,
+            prose=name in texts,
+            prose_members=frozenset(inner.get(name, ())),
         )
         for what, names in does.items()
         for name in names.split()

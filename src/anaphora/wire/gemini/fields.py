@@ -113,7 +113,12 @@ TABLE = RequestTable(
             "generationConfig.thinkingConfig": "thinkingLevel thinkingBudget includeThoughts",
             "toolConfig": "functionCallingConfig includeServerSideToolInvocations",
         },
+        unread="labels model",
+        prose="""generationConfig.responseJsonSchema generationConfig.responseSchema
+        generationConfig.stopSequences""",
     ),
+    content=names("parts"),
+    role_implied=True,
     messages="contents",
     system="systemInstruction",
     message=BlockType(inside=("parts",), shows=None, members=names("parts role")),
