@@ -41,7 +41,7 @@ from anaphora import catalog, errors, wire
 from anaphora.errors import AnaphoraError, InvalidRequest, Upstream
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 from anaphora.yaml_values import read_yaml, seconds_in
 
 from .exchange import JSON, NDJSON, SSE, EmulatorRequest, EmulatorResponse, ResponseChunk

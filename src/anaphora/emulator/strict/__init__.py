@@ -21,7 +21,8 @@ from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
-from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock, request_table
+from anaphora.wire.tables import BlockType, request_table
+from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")

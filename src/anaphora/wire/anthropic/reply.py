@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.values import Message, Reply, StopReason, Usage, WriteTtl
-from anaphora.wire.broken_json import replaces_lone_surrogates
-from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
+from anaphora.wire.lenient import LenientDecoder
+from anaphora.wire.reading import converts_errors, replaces_lone_surrogates, reply_error
 from anaphora.wire.replies import (
     positive_counts,
     read_counts,

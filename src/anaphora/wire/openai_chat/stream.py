@@ -28,23 +28,21 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire.errors import from_json
-from anaphora.wire.parts import whole_body_events
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    Unknown,
     decode_members,
     encode_members,
     extras_of,
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
-from .parse import PART, MessageReader, reasoning_extras
+from .message_reader import PART, MessageReader, reasoning_extras
 from .reply import read_reply, read_stop, read_usage, take_text, write_choice
 from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
