@@ -27,7 +27,8 @@ from anaphora.emulator.journal import INPUT_LIMIT, REQUEST_LIMIT, Billing, Usage
 from anaphora.emulator.models import model_error
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
-from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
+from anaphora.emulator.strict.openai import CHAT_CHECKS
+from anaphora.emulator.strict.responses import RESPONSES_CHECKS
 from anaphora.errors import Forbidden, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Reasoning
 from anaphora.values import Reply, StopReason, Thinking

@@ -29,9 +29,8 @@ from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
-from .errors import error_of
 from .parse import BlockReader
-from .reply import read_reply, read_stop, read_usage
+from .reply import error_of, read_reply, read_stop, read_usage
 from .types import WIRE, BlockDeltaEvent, TextBlockDelta
 
 #: What stands before the data of most events.

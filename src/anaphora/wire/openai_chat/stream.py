@@ -49,9 +49,7 @@ from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
 
-_CHOICES: LenientDecoder[list[types.ChoiceDelta] | None] = LenientDecoder(
-    list[types.ChoiceDelta] | None
-)
+_CHOICES = LenientDecoder[list[types.ChoiceDelta] | None](list[types.ChoiceDelta] | None)
 
 _decode_text = msgspec.json.Decoder(types.TextChunk).decode
 
@@ -174,9 +172,8 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         if not self._build.started:
-            return self._build.fail(
-                Parse("the stream ended without saying anything", path="stream")
-            )
+            problem = Parse("the stream ended without saying anything", path="stream")
+            return self._build.fail(problem)
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
             events += self._build.read_usage(read_usage, usage, "stream.x_groq.usage")
@@ -300,11 +297,9 @@ class _ChoiceBuilder:
         if index is not None:
             return [self.build.add_text(index, text)]
         index = self._places[field] = self._next_index()
-        if field == "text":
-            self.text_index = index
-            begun = self.build.begin(index, "text", Text)
-        elif field == "refusal":
-            begun = self.build.begin(index, "refusal", Refusal)
+        if field in ("text", "refusal"):
+            self.text_index = index if field == "text" else self.text_index
+            begun = self.build.begin(index, field, Text if field == "text" else Refusal)
         else:
 
             def finish(text: str) -> Part:
