@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.log_sqlite import transaction
 from anaphora.dashboard.values import (
     CallPage,
     CallQuery,
@@ -26,6 +25,7 @@ from anaphora.dashboard.values import (
     View,
 )
 from anaphora.dashboard.view import is_found
+from anaphora.sqlite_files import transaction
 
 from .adding import AddedCalls, ReportForm
 from .log_tail import PlacedRow
