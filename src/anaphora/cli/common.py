@@ -66,6 +66,7 @@ _MODULES = {
     "init": "apps",
     "record": "replay",
     "roundtrip": "translate",
+    "rpc": "daemon_connection",
     "secrets": "apps",
     "wires": "models",
 }

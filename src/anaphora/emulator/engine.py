@@ -44,7 +44,7 @@ _GENERATING = ("generate", "complete", "compact")
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
     """Makes what pages show of each entry of a journal."""
-    from .shown_calls import ShownCalls  # with the dashboard, which only pages need
+    from .page import ShownCalls
 
     return ShownCalls().make
 

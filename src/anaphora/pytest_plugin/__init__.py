@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from anaphora.emulator import Emulator
 
     from .contract import CacheContract
-    from .recordings import ReplayedTest
-    from .redirect import Redirect
+    from .redirect import Redirect, ReplayedTest
 
 _MODES = ("none", "once", "new", "all")
 _MARKERS = (
@@ -138,7 +137,7 @@ def anaphora_replay(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReplayedTest]:
     """Answers the calls of the test from its recordings; --anaphora-record makes them."""
-    from .recordings import ReplayedTest, mode_of, replay_options
+    from .redirect import ReplayedTest, mode_of, replay_options
 
     redirect = _redirect(pytestconfig)
     mode = mode_of(pytestconfig.getoption("--anaphora-record"))
@@ -255,8 +254,7 @@ def pytest_terminal_summary(
         return
     import msgspec
 
-    from .contract import ContractResult
-    from .report import markdown
+    from .contract import ContractResult, markdown
 
     results = [msgspec.json.decode(each, type=ContractResult) for each in config.stash[_RESULTS]]
     path = Path(file)

@@ -21,10 +21,9 @@ from anaphora.catalog.names import GATEWAYS
 from .account import Account
 from .blocks import KnownBlocks
 from .differences import why_different
-from .entry_bills import EntryBills, PredictedRead
+from .entry_bills import CallSituation, EntryBills, PredictedRead
 from .format import Trace, TraceCall, TraceUsage
 from .prompts import is_marked, left_by
-from .read_candidates import CallSituation
 from .replay import Replay, in_order
 
 

@@ -22,8 +22,8 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
+from .entry_bills import CallKind, CallSituation, ConversationReads
 from .format import RecordedParams, Trace, TraceCall
-from .read_candidates import CallKind, CallSituation, ConversationReads
 from .sent_blocks import SentBlocks
 
 #: The least time between a call and the next that sends its reply back.
