@@ -52,7 +52,7 @@ ContractState: TypeAlias = Literal["held", "failed", "skipped", "not checked"]
 
 
 class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report says about one test."""
+    """The row of one test in the report."""
 
     test: str
     state: ContractState
@@ -100,11 +100,11 @@ class CacheContract:
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """What the calls have cost; None where a price is unknown."""
+        """The cost of the calls; None if a price is unknown."""
         return _cost_usd(self.summary)
 
     def problems(self) -> list[str]:
-        """What is wrong, a paragraph each."""
+        """Problems, a paragraph each."""
         settled = self._settled()
         calls = self._judge.calls
         if len(calls) < self.limits.min_calls:
@@ -112,7 +112,7 @@ class CacheContract:
         return [*self.problems_so_far(), *(self._limits_exceeded() if calls else ())]
 
     def problems_so_far(self) -> list[str]:
-        """What is wrong where the test itself failed: without what its end would have shown."""
+        """Problems to report if the test itself failed, without those of an incomplete run."""
         calls = self.calls
         judged = [call for call in calls if call.kind == "judged"]
         found = _failures(calls) if calls and not judged else []
@@ -145,7 +145,7 @@ class CacheContract:
         return found
 
     def check(self) -> None:
-        """Fails the test where the contract does not hold."""
+        """Fails the test if the contract does not hold."""
         self._settled()
         self.checked = True
         problems = self.problems()
@@ -285,7 +285,7 @@ def _lost_usd(calls: Iterable[JudgedCall]) -> Decimal | None:
     return total
 
 
-# ── The report of all contracts ───────────────────────────────────────────────────────────────────
+# ── The report of all contracts ──────────────────────────────────────────────────────────────────
 
 
 _MARKS: dict[ContractState, str] = {

@@ -151,7 +151,7 @@ class Redirect:
             self._upstream.current, self._judge, self._since = before
 
     def settle(self) -> bool:
-        """Waits until every call of a test has ended and was judged. False where one stays open."""
+        """Waits until every call of a test has ended and was judged. False if one stays open."""
         settled = self.proxy.settle(self._patience)
         self._patience = _SETTLE_SECONDS if settled else _OPEN_SECONDS
         return settled
@@ -161,7 +161,7 @@ class Redirect:
         self._resources.close()
 
 
-# ── Recordings ────────────────────────────────────────────────────────────────────────────────────
+# ── Recordings ───────────────────────────────────────────────────────────────────────────────────
 
 
 #: The options of the marker `anaphora_replay`.
@@ -200,7 +200,7 @@ class ReplayedTest:
         return self._player.report
 
     def problems(self) -> list[str]:
-        """What is wrong, a paragraph each."""
+        """Problems, a paragraph each."""
         report = self.report
         found = []
         if report.misses:
@@ -211,7 +211,7 @@ class ReplayedTest:
         return found
 
     def problems_so_far(self) -> list[str]:
-        """What is wrong where the test itself failed."""
+        """Problems to report if the test itself failed."""
         return self.problems()
 
     def _advice(self) -> str:
@@ -222,7 +222,7 @@ class ReplayedTest:
         )
 
     def check(self) -> None:
-        """Fails the test where a request had no recording, or could not be recorded."""
+        """Fails the test if a request had no recording, or could not be recorded."""
         if problems := self.problems():
             pytest.fail("\n\n".join(problems), pytrace=False)
 

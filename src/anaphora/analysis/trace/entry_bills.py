@@ -1,5 +1,5 @@
-"""What the bills of one provider entry have shown, over all of its models: which predictions of
-reads are right, how far those of bills are off, and how much clients leave out of a recording."""
+"""Facts from the bills of one provider entry, over all of its models: which predictions of reads
+are right, how far those of bills are off, and how much clients leave out of a recording."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ both, or one that sends the same messages once more."""
 
 #: The prediction of the simulator, by the rules.
 SIMULATED = "simulated"
-#: What the previous call left, in the steps that bills have shown.
+#: The entry of the previous call, in the steps that bills have shown.
 LEFT = "left"
-#: What the first call of the latest conversation read.
+#: The read of the first call of the latest conversation.
 BEGINNING = "beginning"
 
 
 class CallSituation(NamedTuple):
-    """What is known of a call before its bill."""
+    """A call before its bill is known."""
 
     kind: CallKind
     model: str
     agent: Hashable
-    """The beginning of its prompt, where that is recorded."""
+    """The beginning of its prompt, if that is recorded."""
     idle: bool
-    """What the previous call left has expired, as far as known."""
+    """The entry of the previous call has expired, as far as known."""
     lapsed: bool
     """It has by the catalog, which may be a stand-in."""
     marked: bool
-    """What the previous call left is at markers."""
+    """The entry of the previous call is at markers."""
     hidden: bool | None
     """The previous reply has hidden reasoning; None: not known."""
 
 
 class ConversationReads:
-    """What the earlier calls of one conversation left and read, by their bills."""
+    """Entries and reads of the earlier calls of one conversation, by their bills."""
 
     def __init__(self) -> None:
         self._usage: TraceUsage | None = None
         """The last bill."""
         self._left = self._left_before = self._kept = 0
-        """What the last call left, and the one before it; the first by the catalog."""
+        """Entries of the last call and of the one before it; the last also by the catalog."""
         self._turn: tuple[int, int] | None = None
-        """What the last call outside of a tool loop left and read."""
+        """Entry and read of the last call outside of a tool loop."""
         self._classes: dict[CallKind, ReadClass] = {}
         """The class of the last read, by the kind of call."""
 
@@ -77,7 +77,7 @@ class ConversationReads:
         reply_end: int | None,
     ) -> dict[str, int]:
         """The tokens that each way predicts. `reply_end` is how far from the end of a reply reads
-        end, where bills have shown that."""
+        end, if bills have shown that."""
         found = {SIMULATED: simulated, BEGINNING: beginning, "nothing": 0}
         usage = self._usage
         if usage is None:
@@ -131,7 +131,7 @@ _LATEST = 5
 
 
 class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is expected to read, and what that was chosen from."""
+    """The expected read of a call, and the candidates that it was chosen from."""
 
     call: CallSituation
     outcome: Outcome
@@ -148,8 +148,8 @@ class EntryBills:
         self._history = ReadHistory()
         self._errors = BillErrors()
         self._beginnings: dict[tuple[bool, str | None], int] = {}
-        """What the first call of the latest conversation read, by whether it was idle and by model;
-        None: of any."""
+        """Reads of the first call of the latest conversation, by whether it was idle and by model;
+        None: any model."""
         self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
@@ -234,8 +234,8 @@ class EntryBills:
 def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
-    """The prediction before any bill: by the rules, where they have a source. What the previous
-    call left is known to the token; that its reply is read too must be shown by bills, where it is
+    """The prediction before any bill: by the rules, if they have a source. What the previous
+    call left is known to the token; that its reply is read too must be shown by bills, if it is
     not known whether reasoning was hidden. A beginning that is not recorded may be kept alive by
     others."""
     if call.kind == "first" or call.idle:

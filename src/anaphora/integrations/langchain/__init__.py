@@ -66,7 +66,7 @@ class ChatAnaphora(BaseChatModel):
     config: Any = Field(default=None, exclude=True)
     """The path of llm.yaml, or its content."""
     client: Client | None = Field(default=None, exclude=True)
-    """Makes the calls; models that share it share what it has learned."""
+    """Makes the calls; models with the same client share its state."""
     api_key: SecretStr | None = None
     base_url: str | None = None
     max_retries: int | None = Field(default=None, ge=0)
@@ -91,9 +91,8 @@ class ChatAnaphora(BaseChatModel):
             other = (*given[1:], *own, "max_retries")[0]
             raise ValueError(f"{given[0]} and {other} cannot be combined: {given[0]} has its own")
         if own and self.provider is None:
-            raise ValueError(
-                f"{own[0]} needs the name of its provider, too: provider='anthropic', 'openai', …"
-            )
+            names = "provider='anthropic', 'openai', …"
+            raise ValueError(f"{own[0]} needs the name of its provider as well: {names}")
         return self
 
     @property
@@ -196,7 +195,7 @@ class ChatAnaphora(BaseChatModel):
     def _call(
         self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """What `send` of a client takes."""
+        """Arguments of a client's `send`."""
         given = {name: value for name, value in given.items() if value is not None}
         given.pop("ls_structured_output_format", None)
         given.pop("stream", None)
