@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.calls.translation import with_members
 from anaphora.redaction import looks_like_key
 from anaphora.redactor import MASK
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members

@@ -13,7 +13,7 @@ from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
-from anaphora.daemon.calls.steps.read import ReadBody
+from anaphora.daemon.calls.steps.request import ReadBody
 from anaphora.daemon.faces import face_of, find_route, serves, wire_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
 from anaphora.daemon.store import HandleRow, Store

@@ -8,8 +8,8 @@ from time import monotonic
 
 import msgspec
 
+from anaphora.daemon.access.checks import UnreadBytes
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.access.limits import UnreadBytes
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.errors import GrantRateLimited, StoreUnavailable, Unauthenticated
