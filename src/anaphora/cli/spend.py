@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.group_commit import transaction
 from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode, OwnFigures
+from anaphora.audit.group_commit import connect_read_only
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog, close_chain
-from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.audit.reading import calls
 from anaphora.audit.side_files import key_id
 from anaphora.client.failures import log

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from anaphora import catalog
-from anaphora.audit.log_sqlite import connect_read_only
+from anaphora.audit.group_commit import connect_read_only
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError, InvalidConfig
 

@@ -34,14 +34,21 @@ from anaphora.redaction import ELLIPSIS, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
 from .access.checks import CallSlots
-from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .access.identity import Directory
 from .calls.call import AppCall
 from .calls.pipeline import CallPipeline
-from .calls.steps.authenticate import READY, RPC_PATH, Readiness
+from .calls.steps.authenticate import (
+    READY,
+    RPC_PATH,
+    Peers,
+    Readiness,
+    is_forwarded,
+    is_loopback,
+    take_token,
+)
 from .monitoring import REQUEST_ID, DaemonMetrics, JsonLog
 from .tracing import RequestTraces
-from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, TOKEN_KEY, Peer, kind_of, public_text
+from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, SOCKET, TOKEN_KEY, Peer, kind_of, public_text
 
 if TYPE_CHECKING:
     from .endpoints.service import Endpoints

@@ -34,9 +34,8 @@ from anaphora.serving.server import (
 )
 
 from .access.checks import UnreadBytes
-from .access.credentials import Peers
 from .access.identity import Directory
-from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
+from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings
 from .handler import DaemonHandler
 from .home import Home, HomeLock

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
+from anaphora.audit.group_commit import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
 
 from . import Settled, Settlement

@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec
 
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.group_commit import transaction
 from anaphora.errors import Io
 from anaphora.wording import counted
 

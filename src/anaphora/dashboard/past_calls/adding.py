@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage
-from anaphora.audit.log_sqlite import RowInsert
+from anaphora.audit.group_commit import RowInsert
 from anaphora.values import Ttl
 
 from .log_tail import Place

@@ -15,8 +15,8 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.audit.group_commit import transaction
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import transaction
 from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 

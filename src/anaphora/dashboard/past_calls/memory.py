@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.group_commit import transaction
 from anaphora.dashboard.values import (
     CallPage,
     CallQuery,

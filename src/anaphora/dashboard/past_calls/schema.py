@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+from anaphora.audit.group_commit import BUSY_SECONDS, connect_read_only
 
 from .log_tail import Position
 

@@ -20,8 +20,8 @@ import msgspec
 
 from anaphora.audit.chain import ChainChecker, ChainHead
 from anaphora.audit.chains import copy_log
+from anaphora.audit.group_commit import transaction
 from anaphora.audit.log_file import check_name, segments_of
-from anaphora.audit.log_sqlite import transaction
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
