@@ -27,7 +27,6 @@ else:
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
 
 _NOTHING = cast(Any, None)
-_set = object.__setattr__
 Judge: TypeAlias = "Callable[[Record], Record]"
 
 #: The same in the signatures of calls.
@@ -105,50 +104,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Response(Generic[Parsed]):
+class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
     """The provider's reply, and the record of the call. With an `output` it is generic in its type:
     `Response[Plan]`; without one it is `Response[None]`."""
 
-    __slots__ = ("_judgement", "_record", "parsed", "raw_hash", "reply")
-
     reply: Reply
+    record: Record
+    """Its verdict is made when it is first read: see `_completed`."""
     raw_hash: str
     """BLAKE3 of the response body as received."""
-    parsed: Parsed
+    parsed: Parsed = _NOTHING
     """The reply as a value of the requested `output` type."""
-    _record: Record
-    _judgement: Judge | None
-
-    def __init__(
-        self,
-        *,
-        reply: Reply,
-        record: Record,
-        raw_hash: str,
-        parsed: Parsed = _NOTHING,
-        judgement: Judge | None = None,
-    ) -> None:
-        """`judgement` adds the verdict to the record when it is first read."""
-        _set(self, "reply", reply)
-        _set(self, "raw_hash", raw_hash)
-        _set(self, "parsed", parsed)
-        _set(self, "_record", record)
-        _set(self, "_judgement", judgement)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("immutable type: 'Response'")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("immutable type: 'Response'")
-
-    @property
-    def record(self) -> Record:
-        judgement, record = self._judgement, self._record
-        if judgement is not None:
-            record = judgement(record)
-            _set(self, "_record", record)
-            _set(self, "_judgement", None)
-        return record
+    judgement: Judge | None = None
+    """Adds the verdict to the record."""
 
     def __reduce__(self) -> tuple[Callable[[], Response[Parsed]], tuple[()]]:
         """For `pickle` and `copy`, with the verdict."""
@@ -188,23 +156,24 @@ class Response(Generic[Parsed]):
 
     @property
     def cost_usd(self) -> Decimal | None:
-        return self._record.cost_usd
+        return _stored_record(self).cost_usd
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        return self._record.attempts
+        return _stored_record(self).attempts
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
-        judgement, record = self._judgement, self._record  # a thread may complete it meanwhile
+        # In this order: a thread may complete it meanwhile.
+        judgement, record = self.judgement, _stored_record(self)
         record = msgspec.structs.replace(record, notices=(*record.notices, *notices))
         return self._with(judgement, record, self.parsed)
 
     def with_parsed(self, parsed: Output) -> Response[Output]:
-        return self._with(self._judgement, self._record, parsed)
+        return self._with(self.judgement, _stored_record(self), parsed)
 
     def _with(self, judgement: Judge | None, record: Record, parsed: Output) -> Response[Output]:
         return Response(
@@ -221,3 +190,19 @@ class Response(Generic[Parsed]):
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+def _completed(response: Response[Any]) -> Record:
+    judgement, record = response.judgement, _stored_record(response)
+    if judgement is not None:
+        record = judgement(record)
+        _store_record(response, record)
+        msgspec.structs.force_setattr(response, "judgement", None)
+    return record
+
+
+# The constructor of a struct runs no Python, so `record` is a field; read, it is a property.
+_field: Any = Response.record
+_stored_record: Callable[[Response[Any]], Record] = _field.__get__
+_store_record: Callable[[Response[Any], Record], None] = _field.__set__
+Response.record = property(_completed)  # type: ignore[assignment]
