@@ -239,16 +239,7 @@ class AsyncClient:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> Turn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> Turn[Output]: ...
     @overload
@@ -297,16 +288,7 @@ class AsyncClient:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> Response[None]: ...
-    @overload
-    async def complete(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> Response[Output]: ...
     @overload
@@ -346,16 +328,7 @@ class AsyncClient:
         prompts: Iterable[Call | Content],
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[MapOptions],
-    ) -> FanOut[None]: ...
-    @overload
-    def map(
-        self,
-        prompts: Iterable[Call | Content],
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[MapOptions],
     ) -> FanOut[Output]: ...
     @overload

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     import typing_extensions
 
     Parsed = typing_extensions.TypeVar("Parsed", covariant=True, default=Any)  # noqa: PLC0105
+    Output = typing_extensions.TypeVar("Output", default=None)
 else:
     #: The type of a parsed reply; a `Response` without it may have any.
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
+    #: The same in the signatures of calls, where none is requested by default.
+    Output = TypeVar("Output")
 
 _NOTHING = cast(Any, None)
 Judge: TypeAlias = "Callable[[Record], Record]"
-
-#: The same in the signatures of calls.
-Output = TypeVar("Output")
 
 Operation: TypeAlias = Literal["chat", "prewarm"]
 

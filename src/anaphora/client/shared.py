@@ -34,15 +34,7 @@ def complete(
     model: str,
     content: Call | Content,
     *,
-    output: None = None,
-    **options: Unpack[SingleCallOptions],
-) -> Response[None]: ...
-@overload
-def complete(
-    model: str,
-    content: Call | Content,
-    *,
-    output: type[Output] | Structured[Output],
+    output: type[Output] | Structured[Output] | None = None,
     **options: Unpack[SingleCallOptions],
 ) -> Response[Output]: ...
 @overload
@@ -74,15 +66,7 @@ async def acomplete(
     model: str,
     content: Call | Content,
     *,
-    output: None = None,
-    **options: Unpack[SingleCallOptions],
-) -> Response[None]: ...
-@overload
-async def acomplete(
-    model: str,
-    content: Call | Content,
-    *,
-    output: type[Output] | Structured[Output],
+    output: type[Output] | Structured[Output] | None = None,
     **options: Unpack[SingleCallOptions],
 ) -> Response[Output]: ...
 @overload

@@ -123,16 +123,7 @@ class Client:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> Response[None]: ...
-    @overload
-    def complete(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> Response[Output]: ...
     @overload
@@ -173,16 +164,7 @@ class Client:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> SyncTurn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> SyncTurn[Output]: ...
     @overload
@@ -212,16 +194,7 @@ class Client:
         prompts: Iterable[Call | Content],
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[MapOptions],
-    ) -> SyncFanOut[None]: ...
-    @overload
-    def map(
-        self,
-        prompts: Iterable[Call | Content],
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[MapOptions],
     ) -> SyncFanOut[Output]: ...
     @overload
@@ -432,15 +405,7 @@ class SyncSession:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[TurnOptions],
-    ) -> SyncTurn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[TurnOptions],
     ) -> SyncTurn[Output]: ...
     @overload
@@ -458,15 +423,7 @@ class SyncSession:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[RunOptions],
-    ) -> SyncRun[None]: ...
-    @overload
-    def run(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[RunOptions],
     ) -> SyncRun[Output]: ...
     @overload

@@ -71,15 +71,7 @@ class Session:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Turn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[TurnOptions],
     ) -> Turn[Output]: ...
     @overload
@@ -111,15 +103,7 @@ class Session:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[RunOptions],
-    ) -> Run[None]: ...
-    @overload
-    def run(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[RunOptions],
     ) -> Run[Output]: ...
     @overload
