@@ -171,7 +171,7 @@ class Upstream(AnaphoraError):
     wire: str = ""
     """The provider's wire; empty where the error is not a provider's."""
     details: dict[str, Any] | None = None
-    """The fields of its error object that callers of the same wire may see, as they came."""
+    """Fields of its error object that callers of the same wire may see, unchanged."""
     own_host: str = ""
     """The provider's host, where it is one of the user's own."""
 
@@ -345,8 +345,7 @@ class FixtureIntegrityFailed(AnaphoraError):
 
 
 class SignatureMismatch(AnaphoraError):
-    """Something was not signed with the expected key, or was changed after it was signed: a fixture
-    folder, or (`MacMismatch`) a row of an audit log."""
+    """A fixture folder was not signed with the expected key, or was changed after that."""
 
 
 class MacMismatch(SignatureMismatch):

@@ -18,7 +18,7 @@ from anaphora.values import Notice
 from anaphora.yaml_values import nearest
 
 from .config.environment import Environment, advice, default_rows
-from .config.resolve import ResolvedProvider
+from .config.secrets import ResolvedProvider
 
 
 class UnknownModelWarning(UserWarning):

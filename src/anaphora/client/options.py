@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
 
@@ -340,3 +340,13 @@ def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
     else:
         advice = f"there are {', '.join(sorted(known))}"
     raise InvalidRequest(f"unknown keyword; {advice}", path=shown_name(name))
+
+
+def refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
+    """Raises where a keyword is given beside `whole`, which has a place for it."""
+    for name, place in places.items():
+        value = options.get(name)
+        if value is not None and not (isinstance(value, Sized) and not len(value)):
+            raise InvalidRequest(
+                f"{whole} and {name} cannot be combined: {whole} has {place} for that", path=name
+            )

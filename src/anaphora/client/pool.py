@@ -18,8 +18,7 @@ from .choice import (
 )
 from .config import Hop
 from .config.environment import Environment
-from .config.resolve import ResolvedProvider
-from .config.secrets import Secret
+from .config.secrets import ResolvedProvider, Secret
 from .content import wrong_type
 from .target import Endpoint, Target
 from .transport import HttpTransport, TransportLayer

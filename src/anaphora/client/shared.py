@@ -34,7 +34,15 @@ def complete(
     model: str,
     content: Call | Content,
     *,
-    output: type[Output] | Structured[Output] | None = None,
+    output: None = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response[None]: ...
+@overload
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: type[Output] | Structured[Output],
     **options: Unpack[SingleCallOptions],
 ) -> Response[Output]: ...
 @overload
@@ -66,7 +74,15 @@ async def acomplete(
     model: str,
     content: Call | Content,
     *,
-    output: type[Output] | Structured[Output] | None = None,
+    output: None = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response[None]: ...
+@overload
+async def acomplete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: type[Output] | Structured[Output],
     **options: Unpack[SingleCallOptions],
 ) -> Response[Output]: ...
 @overload

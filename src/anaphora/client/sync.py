@@ -118,7 +118,16 @@ class Client:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: type[Output] | Structured[Output] | None = None,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
         **options: Unpack[CallOptions],
     ) -> Response[Output]: ...
     @overload

@@ -22,8 +22,7 @@ from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
-from .config.resolve import ResolvedProvider
-from .config.secrets import SecretHeaders
+from .config.secrets import ResolvedProvider, SecretHeaders
 from .limits import Gate
 from .parameters import check_temperature
 from .pending import warn

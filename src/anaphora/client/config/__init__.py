@@ -295,6 +295,20 @@ class ClientConfig(_Table, frozen=True, dict=True):
 
     @classmethod
     @hides_arguments
+    def of(cls, source: object) -> ClientConfig:
+        """From the path of `llm.yaml`, or its content."""
+        if isinstance(source, ClientConfig):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_mapping(source)
+        if isinstance(source, str | Path):
+            return cls.read(source)
+        raise InvalidConfig(
+            f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
+        )
+
+    @classmethod
+    @hides_arguments
     def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
         return cls.from_text(read_config_file(path), os.fspath(path))
 

@@ -20,7 +20,8 @@ from anaphora.catalog import Dialect, is_maker
 from anaphora.errors import InvalidConfig, MissingSecret
 
 from . import ClientConfig
-from .resolve import ResolvedProvider, resolve_each
+from .resolve import resolve_each
+from .secrets import ResolvedProvider
 
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192

@@ -19,7 +19,7 @@ from anaphora.values import Notice
 
 
 class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
-    """What became of one prompt: a response, or an error."""
+    """The result of one prompt: a response, or an error."""
 
     index: int
     """The position of the prompt."""
@@ -28,7 +28,7 @@ class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=
     response: Response[Parsed] | None = None
     error: Exception | None = None
     cost_usd: Decimal | None = None
-    """Of a reply that could not be used, too."""
+    """Also of a reply that could not be used."""
     resumed: bool = False
     """The response is of an earlier run."""
 

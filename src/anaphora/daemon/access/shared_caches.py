@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 import msgspec
 
 from anaphora import catalog
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 
 from .checks import is_granted
 from .granted_models import Routes, models_of

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool
 from anaphora.client.transport import HttpTransport
