@@ -1,4 +1,4 @@
-"""The response to a call, and the record of how it came.
+"""The response to a call, its text as a stream, and the record of the call.
 
 A record holds no prompt and no reply of its own, but other parties' texts may quote them: a
 provider's error message (`Attempt.reason`), the bytes around a change in a verdict. It stays in
@@ -7,15 +7,17 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
+from anaphora.values import Notice, Reply, StopReason, TextPieces, ToolCall, Usage
 from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
@@ -65,6 +67,24 @@ class BlockShare(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
+def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    counts = Counts(rendered)
+    shares: list[BlockShare] = []
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
+        last += run.count
+    return tuple(shares)
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One call with all of its attempts."""
 
@@ -102,6 +122,49 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[BlockShare, ...] = ()
     error: str | None = None
     notices: tuple[Notice, ...] = ()
+
+
+class TextStream(AsyncIterator[str]):
+    """The text of a turn, or of all turns of a run, in pieces.
+
+    As a context manager it closes the connection when the block is left.
+    """
+
+    def __init__(self, call: Callable[[], AsyncGenerator[Any, None]], verb: str) -> None:
+        """`call` makes the call; `verb` is the method that returned it."""
+        self._call = call
+        self._verb = verb
+        self._events: AsyncGenerator[Any, None] | None = None
+        self._pieces = TextPieces()
+
+    def __aiter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __anext__(self) -> str:
+        async for event in self._events or self._begin():
+            if text := self._pieces.feed(event):
+                return text
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._events is not None:
+            await self._events.aclose()
+
+    def _begin(self) -> AsyncGenerator[Any, None]:
+        if self._events is None:
+            self._events = self._call()
+        return self._events
+
+    def __repr__(self) -> str:
+        return f"<TextStream: iterate over it, or await {self._verb}(…) for its text>"
 
 
 class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):

@@ -164,7 +164,7 @@ class Caller(AttemptCaller, ABC):
             timeout = self._timeout
         if timeout is None:
             timeout = flight.targets[0].endpoint.config.timeouts.total
-        return Attempts(flight, self, timeout=timeout, on_wait=self._on_wait)
+        return Attempts(flight, self, timeout=timeout)
 
     def _respond(self, flight: InFlight) -> Response:
         response = self._finish(flight)

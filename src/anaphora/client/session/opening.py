@@ -43,7 +43,7 @@ from .turn_prompt import prompt_of
 from .turns import SessionTurns
 
 if TYPE_CHECKING:
-    from anaphora.client.mcp.servers import SessionServers
+    from anaphora.client.mcp.connection import SessionServers
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -121,7 +121,7 @@ class ClientSessions:
     def _serve(
         self, turns: SessionTurns, servers: Sequence[ServerSettings], tools: ToolSet
     ) -> None:
-        from anaphora.client.mcp.servers import SessionServers
+        from anaphora.client.mcp.connection import SessionServers
 
         assert isinstance(tools.registry, OrderedRegistry)
         started = SessionServers(servers, tools.registry)

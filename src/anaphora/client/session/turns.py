@@ -36,7 +36,7 @@ from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
-    from anaphora.client.mcp.servers import SessionServers
+    from anaphora.client.mcp.connection import SessionServers
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
