@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]{4,}")
 
 
 class Redactor:
-    """Replaces given secrets in texts, also where a provider masked or cut off a part of one. Takes
+    """Replaces given secrets in texts, also if a provider masked or cut off a part of one. Takes
     time in proportion to the text."""
 
     __slots__ = ("_pattern", "_secrets")

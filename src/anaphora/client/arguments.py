@@ -342,7 +342,7 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
 
 
 def check_results(messages: Sequence[Message]) -> None:
-    """Raises where a tool call has no result before the next message."""
+    """Raises if a tool call has no result before the next message."""
     open_calls: dict[str, ToolCall] = {}
     for message in messages:
         for part in message.parts:

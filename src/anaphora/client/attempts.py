@@ -51,7 +51,7 @@ class Attempts(AttemptFailures):
     _digest: blake3
     """Of the body so far."""
     data = b""
-    """The bytes that the events of `stream` came in, where the caller has none of them yet."""
+    """The bytes that the events of `stream` came in, if the caller has none of them yet."""
     _key = ""
     """The call's idempotency key: of all its attempts, and of no other call."""
 
@@ -160,7 +160,7 @@ class Attempts(AttemptFailures):
     async def _next_events(
         self, pieces: AsyncIterator[bytes], reader: Reader
     ) -> tuple[bytes | None, list[Event]]:
-        """The next piece of a stream, and its events. Where the connection fails after the last
+        """The next piece of a stream, and its events. If the connection fails after the last
         event of the reply, these are the events that complete it."""
         failure: Transport | None = None
         try:
@@ -237,7 +237,7 @@ class Attempts(AttemptFailures):
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         transport = target.endpoint.transport
         if self._caller.guards:
-            # Called before any of it is written: now, where the transport would not.
+            # Called before any of it is written: now, if the transport would not.
             if getattr(transport, "tells_writing", False):
                 outgoing = msgspec.structs.replace(outgoing, on_write=self._caller.sending)
             else:

@@ -340,7 +340,7 @@ class AsyncClient:
         return CallGate(self)
 
     def _compared_calls(self, options: CallOptions) -> ComparedCalls | None:
-        """The earlier calls of conversations, where this is one of them."""
+        """The earlier calls of conversations, if this is one of them."""
         is_one = flag_of(options.get("conversation", False), "conversation")
         return self._compared if is_one else None
 

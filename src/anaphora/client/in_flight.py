@@ -61,7 +61,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     outgoing: HttpRequest | None = None
     notices: tuple[Notice, ...] = ()
     turn: TurnPrompt | None = None
-    """In a session: the prompt of the turn, with its history compacted where that was needed."""
+    """In a session: the prompt of the turn, with its history compacted if that was needed."""
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
     """Errors after which the call is prepared once more: a stored response or a cache handle that
     it refers to is gone, or the prompt is too long and can be compacted."""
@@ -88,7 +88,7 @@ class InFlight:
     request_id: str | None = None
     verdict: Verdict | None = None
     judgement: Callable[[Record], Record] | None = None
-    """Adds the verdict to the record, where it is made when it is read."""
+    """Adds the verdict to the record, if it is made when it is read."""
     predicted: int | None = None
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
@@ -111,7 +111,7 @@ class InFlight:
     def guarded(
         self, code: str, default: D, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | D:
-        """The result of a step that follows the response, or `default` where it failed."""
+        """The result of a step that follows the response, or `default` if it failed."""
         try:
             return step(*args, **kwargs)
         except Exception as problem:
@@ -272,7 +272,7 @@ class InFlight:
 
 
 def service_tier(prepared: PreparedRequest) -> str:
-    """The requested service tier; none where the wire had to leave it out."""
+    """The requested service tier; none if the wire had to leave it out."""
     tier = prepared.call.params.service_tier
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
@@ -309,7 +309,7 @@ class AttemptCaller:
         return target.gate.admit(tokens, deadline, self._on_wait)
 
     async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+        """Right before an attempt is sent. Raises `Denied` if it may not be."""
 
     def sending(self) -> None:
         """Right before the first byte of the attempt is written to a connection."""

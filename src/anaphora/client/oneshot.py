@@ -51,7 +51,7 @@ class OneShot(Caller):
         watchers: Watchers,
         compared: ComparedCalls | None = None,
     ) -> None:
-        """`compared` has the earlier calls of conversations, where this is one of them."""
+        """`compared` has the earlier calls of conversations, if this is one of them."""
         super().__init__(timeout=None, on_wait=on_wait, watchers=watchers)
         self._compared = compared
         self._call = call

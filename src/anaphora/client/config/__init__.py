@@ -164,7 +164,7 @@ class McpServer(_Table, frozen=True):
     tools: tuple[Name, ...] = ("*",)
     """Globs of the tools that are used."""
     prefix: str = ""
-    """Is added to the names of its tools, where two servers have the same."""
+    """Is added to the names of its tools, if two servers have the same."""
     timeout: Positive = 60.0
     """Seconds for a call of a tool."""
     start_timeout: Positive = 30.0

@@ -34,7 +34,7 @@ _OLLAMA_HOST = re.compile(
 
 
 class Environment:
-    """Reads the variables of each provider once, when it is first asked for."""
+    """Reads the variables of each provider once, at its first use."""
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self._variables = os.environ if variables is None else variables

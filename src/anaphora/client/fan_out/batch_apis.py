@@ -3,7 +3,7 @@
 Requests of a batch run within a day, at half the price and with a cache of their own.
 
 Neither API takes an idempotency key. A batch carries a mark that the client chose, so that it is
-found again where its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
+found again if its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
 the ids of its requests, with its results.
 """
 
@@ -328,7 +328,7 @@ _APIS: dict[str | None, type[BatchApi]] = {"inline": AnthropicBatches, "file": O
 
 
 def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
-    """The batches of a provider; raises where it has none that is known."""
+    """The batches of a provider; raises if it has none that is known."""
     own = wire.PROVIDERS.get(endpoint.base_wire) == endpoint.system
     api = _APIS.get(endpoint.features.batches) if own else None
     limits = batch_limits(endpoint.system)

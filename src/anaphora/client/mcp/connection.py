@@ -286,7 +286,7 @@ class SessionServers:
         return connection
 
     async def open(self) -> None:
-        """Starts all servers that are not running, before the first turn. Where one fails, none is
+        """Starts all servers that are not running, before the first turn. If one fails, none is
         left running."""
         if self.opened:
             return

@@ -47,7 +47,7 @@ class ProviderState:
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
         self.past: PastCall | None = None
-        """The last call, where an earlier session made it, until this one was answered."""
+        """The last call, if an earlier session made it, until this one was answered."""
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
@@ -55,7 +55,7 @@ class ProviderState:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the simulator makes of the last call; empty where that failed."""
+        """What the simulator makes of the last call; empty if that failed."""
         return None if self.simulated is None else self.simulated.left
 
     @property
@@ -112,7 +112,7 @@ class ProviderState:
         return self.prediction(prepared.rendered, outcome)
 
     def chances(self, prepared: PreparedRequest) -> tuple[Chance, ...]:
-        """What else may become of the call, where the provider misses reads at random."""
+        """What else may become of the call, if the provider misses reads at random."""
         planner = self.planner(prepared.at)
         return planner.chances(prepared.rendered, prepared.plan, at=prepared.at)
 
