@@ -24,8 +24,14 @@ import msgspec
 from anaphora import wire
 from anaphora.catalog import Dialect
 from anaphora.errors import MissingSecret
-from anaphora.redaction import could_be_secret, hides_arguments, shown_name, shown_url
-from anaphora.redactor import MASK, Redactor
+from anaphora.redaction import (
+    MASK,
+    Redactor,
+    could_be_secret,
+    hides_arguments,
+    shown_name,
+    shown_url,
+)
 from anaphora.values import Notice
 from anaphora.yaml_values import Origin
 
