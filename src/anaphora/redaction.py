@@ -49,7 +49,7 @@ _WORD = re.compile(
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?([^/?#]*@)?([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 
-#: Values that stand in for a key where none is needed: `none`, `ollama`, `EMPTY`.
+#: Values that stand in for a key if none is needed: `none`, `ollama`, `EMPTY`.
 _PLACEHOLDER = re.compile(r"[A-Za-z]{0,11}|.{0,3}")
 
 
@@ -67,7 +67,7 @@ def could_be_secret(text: str) -> bool:
 
 
 def is_placeholder(secret: str) -> bool:
-    """Whether it stands in for a key where none is needed, and occurs in other texts too."""
+    """Whether it stands in for a key if none is needed, and occurs in other texts too."""
     return _PLACEHOLDER.fullmatch(secret) is not None
 
 

@@ -36,7 +36,7 @@ from .common import EXISTING_FILE, print_json, report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
-    from anaphora.client.config.resolve import ResolvedProvider
+    from anaphora.client.config.secrets import ResolvedProvider
     from anaphora.daemon.admin import Admin
     from anaphora.daemon.home import Home
     from anaphora.daemon.home.config import DaemonConfig

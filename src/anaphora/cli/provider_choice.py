@@ -22,7 +22,8 @@ from anaphora.client.config.environment import (
     default_rows,
     some_variables,
 )
-from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
+from anaphora.client.config.resolve import check, resolve_each
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidConfig, InvalidJson, InvalidRequest, MissingSecret
 from anaphora.values.codec import loads

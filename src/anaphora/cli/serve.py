@@ -18,8 +18,8 @@ import msgspec
 
 from anaphora import catalog, wire
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider, check
-from anaphora.client.config.secrets import Secret
+from anaphora.client.config.resolve import check
+from anaphora.client.config.secrets import ResolvedProvider, Secret
 from anaphora.errors import AnaphoraError
 
 from .common import USAGE, report_problems, require, stop

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 

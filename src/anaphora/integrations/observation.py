@@ -79,10 +79,7 @@ class Observation:
             callback_of(on_verdict, "on_verdict")
         if not isinstance(mark, bool):
             raise InvalidRequest(f"must be a bool, not {type(mark).__name__}", path="mark")
-        checked = [
-            callback_of(watcher, f"watchers[{index}]")
-            for index, watcher in enumerate(watchers_of(watchers))
-        ]
+        checked = watchers_of(watchers)
         self._on_verdict = on_verdict
         self._watchers = Watchers(checked)
         self.mark = mark

@@ -19,10 +19,9 @@ from .chances import Chance, find_chances
 from .markers import MarkerCache
 from .outcome import Outcome, Span, spans_of
 from .prefixes import PrefixCache
-from .prompt import ScopedKeys
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import KeyOf, PromptView, SavedCache
+from .view import KeyOf, PromptView, SavedCache, ScopedKeys
 
 #: Deleted and expired handles that are remembered, for error messages.
 _REMEMBERED = 1000

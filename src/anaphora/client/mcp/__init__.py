@@ -61,7 +61,7 @@ class ConfiguredServers(msgspec.Struct, frozen=True):
 
     def chosen(self, given: Any) -> tuple[ServerSettings, ...]:
         """The servers of `mcp=`: names of llm.yaml, and servers. Raises `InvalidRequest`, and
-        `MissingSecret` where a key is missing."""
+        `MissingSecret` if a key is missing."""
         if given is None:
             return ()
         if isinstance(given, str | McpServer | Mapping) or not isinstance(given, Iterable):

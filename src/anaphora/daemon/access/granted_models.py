@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import Hop
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
 from anaphora.client.target import Target
 from anaphora.daemon.values import App, GrantedModel, WireRequest

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.catalog import CacheRules
 from anaphora.client.config import Hop
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.redaction import hides_arguments
 from anaphora.rendered import Plan
 from anaphora.values import TTL_SECONDS, Extras, Reply, Usage

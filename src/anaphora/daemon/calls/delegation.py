@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool

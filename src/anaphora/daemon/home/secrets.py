@@ -25,8 +25,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider, check
-from anaphora.client.config.secrets import KEY_TEXT, Secret, SecretVariables, find_key
+from anaphora.client.config.resolve import check
+from anaphora.client.config.secrets import (
+    KEY_TEXT,
+    ResolvedProvider,
+    Secret,
+    SecretVariables,
+    find_key,
+)
 from anaphora.errors import InvalidConfig, InvalidRequest, Io, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.daemon.access.isolation import SharedCache, shared_caches
 from anaphora.errors import AnaphoraError, InvalidConfig
 
