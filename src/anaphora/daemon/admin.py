@@ -25,7 +25,7 @@ from anaphora.yaml_values import from_python
 
 from .access.grants import AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
-from .access.shared_caches import shared_caches
+from .access.isolation import shared_caches
 from .home.extensions import APP_ID, PERMISSIONS, UNLIMITED
 from .store import Store, TokenRow
 

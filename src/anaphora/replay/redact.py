@@ -30,8 +30,7 @@ from anaphora.client.transport.decoding import (
     encodings,
 )
 from anaphora.errors import InvalidRequest, Parse
-from anaphora.redaction import is_placeholder
-from anaphora.redactor import MASK, Redactor
+from anaphora.redaction import MASK, Redactor, is_placeholder
 
 from .fixture import Fixture, FixtureHeaders, FixturePiece
 from .rules import user_pattern, without_surrogates

@@ -10,7 +10,6 @@ from typing import (
     Annotated,
     Any,
     Generic,
-    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
@@ -48,20 +47,6 @@ def salt_of(key: Hashable) -> Hashable:
     if isinstance(key, bytes):
         return key[:SALT]
     return key[0] if isinstance(key, tuple) else None
-
-
-class MadeCall(NamedTuple):
-    """A call that was made: when, and what is known of its reply."""
-
-    at: float
-    readable: float
-    """From when what it wrote can be read."""
-    lives_from: float
-    """From when the lifetime of what it read and wrote counts."""
-    since: float
-    """When the response began; the request, where that is not known."""
-    reasoning: int | None
-    """Tokens of hidden reasoning in the reply; None: not known."""
 
 
 def is_from_model(run: ChunkRun, index: int) -> bool:

@@ -22,6 +22,7 @@ from anaphora import wire
 from anaphora.catalog import Dialect, dialects, serves_own_only
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.redaction import (
+    Redactor,
     could_be_secret,
     hides_arguments,
     looks_like_key,
@@ -30,7 +31,6 @@ from anaphora.redaction import (
     shown_text,
     shown_url,
 )
-from anaphora.redactor import Redactor
 from anaphora.values import Notice
 from anaphora.yaml_values import Origin, nearest, shown_path
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anaphora.errors import MissingSecret
-from anaphora.redaction import hides_arguments
-from anaphora.redactor import MASK
+from anaphora.redaction import MASK, hides_arguments
 from anaphora.yaml_values import Origin
 
 from . import Key

@@ -17,8 +17,7 @@ import msgspec
 from anaphora.client.config import ClientConfig, Key, McpServer
 from anaphora.client.config.secrets import SecretHeaders, SecretVariables, find_key
 from anaphora.errors import InvalidRequest
-from anaphora.redaction import hides_arguments, shown_name
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor, hides_arguments, shown_name
 from anaphora.yaml_values import Origin
 
 __all__ = ["ConfiguredServers", "McpServer", "ServerSettings"]

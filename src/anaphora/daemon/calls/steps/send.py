@@ -25,7 +25,7 @@ from anaphora.daemon.money.settling import reads_on
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .relay import stream_head, stream_piece
+from .answer import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
