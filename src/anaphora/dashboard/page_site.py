@@ -19,8 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 import htpy
 
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
-from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.what_if import WhatIfPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.past_calls.source import PastCalls

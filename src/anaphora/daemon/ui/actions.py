@@ -20,9 +20,8 @@ from anaphora.redaction import hides_arguments, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.wording import counted
 
-from .access import ROOT, Sessions
+from .access import ROOT, Action, ByteStream, Sessions, UiRequest
 from .audit_log import ChainVerifier, LogExport
-from .viewers import Action, ByteStream, UiRequest
 
 _FORM = "application/x-www-form-urlencoded"
 _LONGEST_QUERY, _MOST_FIELDS = 32_768, 64

@@ -33,7 +33,7 @@ from anaphora.errors import (
     Overloaded,
 )
 
-from .viewers import ByteStream
+from .access import ByteStream
 
 #: Seconds of rest after every thousand rows: calls of apps go first.
 _CHECK_REST = 0.002

@@ -48,7 +48,20 @@ from anaphora.serving.exchange import (
 )
 from anaphora.wording import counted
 
-from .access import LOGIN, ROOT, LoginSession, SessionCookie, Sessions, own_path
+from .access import (
+    LOGIN,
+    ROOT,
+    Action,
+    ByteStream,
+    LoginSession,
+    SessionCookie,
+    Sessions,
+    UiRequest,
+    UiResult,
+    Viewer,
+    Viewers,
+    own_path,
+)
 from .actions import (
     PLAIN,
     READ,
@@ -59,7 +72,6 @@ from .actions import (
     read_form,
     redirect,
 )
-from .viewers import Action, ByteStream, UiRequest, UiResult, Viewer, Viewers
 
 
 class PageQueue:

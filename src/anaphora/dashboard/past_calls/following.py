@@ -20,10 +20,10 @@ from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 from anaphora.sqlite_files import transaction
 
-from .adding import KEPT_CALLS, AddedCalls, Pause
+from .adding import KEPT_CALLS, AddedCalls
 from .log_tail import LogTail, tail_of
 from .names import KnownNames
-from .schema import FillState, create, open_to_write, remove
+from .schema import FillState, Pause, create, open_to_write, remove
 
 _log = logging.getLogger("anaphora.dashboard")
 

@@ -29,7 +29,7 @@ from anaphora.dashboard.values import (
 )
 from anaphora.errors import Io
 
-from .adding import KEPT_CALLS, Pause
+from .adding import KEPT_CALLS
 from .following import Filler, FillThread, read_state
 from .listing import (
     call_rows,
@@ -40,7 +40,7 @@ from .listing import (
 )
 from .log_tail import PlacedRow, tail_of
 from .queries import Selection, SumQueries, block_sums, first_bytes
-from .schema import ALL_CALLS, MINUTE, THIRD, FillState, open_to_read
+from .schema import ALL_CALLS, MINUTE, THIRD, FillState, Pause, open_to_read
 from .sums import BlockSums, CallTotals, masked
 
 _ERRORS = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
