@@ -135,7 +135,7 @@ def _blocks(
 
 
 def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
-    """Where the blocks of a run end, counted in it."""
+    """Ends of the blocks of a run, counted in it."""
     if run.section != "messages" and run.count <= _MOST_BLOCKS:
         return list(range(1, run.count + 1))
     marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}

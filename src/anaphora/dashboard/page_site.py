@@ -166,7 +166,7 @@ class PageSite:
     ) -> AsyncGenerator[bytes]:
         """The stream of a page's changed elements (`EVENT_HEADERS`); the page is the query's
         `page`. It ends soon after `allowed` says False: a login may end before its pages are
-        closed. Raises `Overloaded` where too many are open."""
+        closed. Raises `Overloaded` if too many are open."""
         query, path = request.query, request.query.get("page", "").strip("/")
 
         def render() -> Mapping[str, str]:

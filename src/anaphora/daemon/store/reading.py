@@ -52,7 +52,7 @@ def month_after(day: str) -> str:
 
 
 def pruning_day(keep_days: float, now: float) -> str:
-    """The first day whose entries stay where those of so many days are kept: the first of a month,
+    """The first day whose entries stay if those of so many days are kept: the first of a month,
     since limits are by month, and never later than the first of this one."""
     return day_of(now - keep_days * _SECONDS)[:8] + "01"
 

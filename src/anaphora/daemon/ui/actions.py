@@ -89,7 +89,7 @@ def check_origin(exchange: HttpExchange) -> None:
 
 @hides_arguments
 async def read_form(exchange: HttpExchange) -> dict[str, str]:
-    """The fields of a form. Raises `RequestRejected` where it is none, or has a field twice."""
+    """The fields of a form. Raises `RequestRejected` if it is none, or has a field twice."""
     declared = exchange.headers.get("content-length", "")
     if not (declared.isascii() and declared.isdecimal()):
         raise RequestRejected("a form has a content-length", status=411)

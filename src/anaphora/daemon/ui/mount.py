@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _HOUR, _MINUTE = 3_600.0, 60.0
 #: Seconds after the start of the daemon at which the audit log begins to be summed, unless a page
-#: is asked for before.
+#: is requested earlier.
 _FILL_AFTER = 5.0
 
 _TITLES = {
@@ -186,7 +186,7 @@ class _Pages:
 
 
 class _WithNotice:
-    """A page that says where its figures are not complete, and to administrators what is not in
+    """A page that says which of its figures are not complete, and to administrators what is not in
     force."""
 
     def __init__(self, page: Page, source: LogCalls, problems: Callable[[], list[str]]) -> None:

@@ -1,6 +1,6 @@
 """Apps and providers as the dashboard shows them: from grants, the ledger and the tokens; from the
 state of connections and the calls of the audit log; and conversations with the text around their
-breaks, where the operator has switched that on."""
+breaks, if the operator has switched that on."""
 
 from __future__ import annotations
 

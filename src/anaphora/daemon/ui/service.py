@@ -87,7 +87,7 @@ class PageQueue:
     async def run(
         self, viewer: str, making: Coroutine[Any, Any, CompleteResponse]
     ) -> CompleteResponse:
-        """Makes a page when there is room for it. Raises `Overloaded` where too many wait. A page
+        """Makes a page when there is room for it. Raises `Overloaded` if too many wait. A page
         is made to its end even if its viewer disconnects: a thread cannot be interrupted."""
         if self._waiting[viewer] >= self._most_of_one or self._waiting.total() >= self._most:
             making.close()

@@ -129,7 +129,7 @@ class ConversationSource(Protocol):
 
 class ConversationPage:
     def __init__(self, source: ConversationSource, *, no_text: str = NO_TEXT) -> None:
-        """`no_text` says why excerpts are missing, where they are."""
+        """`no_text` says why excerpts are missing, if they are."""
         self._source = source
         self._no_text = no_text
 
@@ -202,7 +202,7 @@ def _breaks(calls: Sequence[ShownCall], no_text: str) -> htpy.Element:
 
 
 def _break(shown: ShownCall, no_text: str) -> htpy.Element:
-    """Where a prefix broke, why, what that cost, and both texts where they may be shown."""
+    """Where a prefix broke, why, what that cost, and both texts if they may be shown."""
     call = shown.call
     cause = call.change or call.cause or "unknown"
     pairs: list[tuple[str, htpy.Node]] = [("Cause", name(cause_words(cause)))]
@@ -296,7 +296,7 @@ def _prompt(calls: Sequence[ShownCall]) -> htpy.Element | None:
     left = len(call.blocks) - _MOST_BLOCKS
     automatic = (
         call.automatic
-        and htpy.p(".dim")[f"An automatic breakpoint was requested, too (TTL {call.automatic})."]
+        and htpy.p(".dim")[f"An automatic breakpoint was also requested (TTL {call.automatic})."]
     )
     return card(
         f"Prompt of turn {count(call.turn)}",

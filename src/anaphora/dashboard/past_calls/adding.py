@@ -59,7 +59,7 @@ _MOST: Final = 10**13
 #: The latest time of a call, in seconds since 1970.
 _LATEST: Final = 1e11
 
-#: Where the figures that masking changes are in `SUMS`.
+#: Places in `SUMS` of the figures that masking changes.
 _MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
 _NOT_MASKED: Final = (0,) * len(MASKS)
 

@@ -37,7 +37,7 @@ SUMS: Final = (
     "lost", "lost_cost", "unbilled",
     "unreported",
 )  # fmt: skip
-#: What a sum changes by where an app may not see what it read of other apps.
+#: What a sum changes by if an app may not see what it read of other apps.
 MASKS: Final = ("read", "written", "cost", "unpriced", "saved", "unbilled")
 #: The same of blocks.
 BLOCK_MASKS: Final = ("read", "cost", "unpriced")
@@ -244,7 +244,7 @@ def create_in_memory() -> sqlite3.Connection:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection | None:
-    """None where there is no such file, or one of another version."""
+    """None if there is no such file, or one of another version."""
     if not path.exists():
         return None
     try:
@@ -261,7 +261,7 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Tables without rows where there is no file yet, or one of another version."""
+    """Tables without rows if there is no file yet, or one of another version."""
     if not path.exists():
         return create_in_memory()
     database = connect_read_only(path, any_thread=True)

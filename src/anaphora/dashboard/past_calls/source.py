@@ -246,7 +246,7 @@ class LogCalls(PastCalls):
 
     @property
     def problem(self) -> str:
-        """Why the latest calls are missing; empty where they are not."""
+        """Why the latest calls are missing; empty if they are not."""
         return self._thread.problem
 
     @property
@@ -308,7 +308,7 @@ class LogCalls(PastCalls):
         return (call.call_id or f"turn-{call.turn}") if is_own else str(row[0])
 
     def _read(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        """The calls of rows; None where one is no longer in the log."""
+        """The calls of rows; None if one is no longer in the log."""
         for call in tail_of(self._log).calls(rows):
             if call is None or self.masked_for is None:
                 yield call
