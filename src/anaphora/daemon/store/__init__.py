@@ -129,7 +129,22 @@ def recovered(settlements: Sequence[Settlement]) -> RecoveredHolds:
     )
 
 
-class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
+class SettledFigures(msgspec.Struct, frozen=True):
+    """How an attempt was settled, as `entries` has it."""
+
+    settled_at: float
+    billed: int
+    kind: Settled
+    input: int
+    read: int
+    written: int
+    output: int
+    saved: int
+    read_by_others: int
+    """Tokens of `read` that other apps wrote."""
+
+
+class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     """An entry of a daemon that was killed, whose call may have no row in the audit log."""
 
     request_id: str
@@ -143,16 +158,6 @@ class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     at: float
-    settled_at: float
-    billed: int
-    kind: Settled
-    input: int
-    read: int
-    written: int
-    output: int
-    saved: int
-    read_by_others: int
-    """Tokens of `read` that other apps wrote."""
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):

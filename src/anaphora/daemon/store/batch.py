@@ -48,7 +48,7 @@ Outcome: TypeAlias = AnaphoraError | None
 
 
 _HOLD_FIELDS = HoldRow.__struct_fields__
-_SETTLED_FIELDS = EntryRow.__struct_fields__[1:]
+_SETTLED_FIELDS = EntryRow.__struct_fields__[:-1]
 _SUM_KEY = ("day", "app", "provider", "model")
 _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
@@ -57,7 +57,7 @@ def _find(table: str, *more: str) -> str:
     """The rows of a JSON array of ids, as one JSON array."""
     row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
     if more:
-        row = f"json_array({row}, {', '.join(f'row.{name}' for name in more)})"
+        row = f"json_array({', '.join(f'row.{name}' for name in more)}, {row})"
     return (
         f"SELECT json_group_array({row}) FROM json_each(?) AS wanted"
         f" CROSS JOIN {table} AS row ON row.id = wanted.value"

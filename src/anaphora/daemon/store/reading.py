@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from . import SpendRow, Spent, UnauditedEntry
+from . import SettledFigures, SpendRow, Spent, UnauditedEntry
 
 _SECONDS = 86_400
 #: The number of 1970-01-01 in `datetime.date`.
@@ -91,10 +91,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
 
 
 #: Fields of an entry that an audit row is made of.
-AUDITED_FIELDS = (
-    "app", "provider", "model", "at", "settled_at", "billed", "kind", "input", "read", "written",
-    "output", "saved", "read_by_others",
-)  # fmt: skip
+AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__)
 
 
 def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:

@@ -18,7 +18,7 @@ import msgspec
 from anaphora.errors import Io, NewerSchema
 from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
-from . import Settled, Settlement
+from . import SettledFigures, Settlement
 
 #: Marks the file as ours: "anas".
 APPLICATION = 0x616E6173
@@ -274,21 +274,12 @@ class HoldRow(msgspec.Struct, frozen=True, array_like=True):
     bound: int
 
 
-class EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `entries`: a hold, and how it was settled."""
+class EntryRow(SettledFigures, frozen=True, array_like=True):
+    """A row of `entries`: how a hold was settled, and the hold."""
 
-    hold: HoldRow
-    settled_at: float
-    billed: int
-    kind: Settled
-    input: int
-    read: int
-    written: int
-    output: int
-    saved: int
-    read_by_others: int
     labels: str
     """A JSON object."""
+    hold: HoldRow
 
     @property
     def settlement(self) -> Settlement:
