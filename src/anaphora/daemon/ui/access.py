@@ -66,7 +66,9 @@ class LoginSession(msgspec.Struct, kw_only=True, eq=False):
     """In every form of the session."""
     opened: float
     used: float
-    confirmations: dict[str, tuple[str, ...]] = {}
+    confirmations: BoundedMap[str, tuple[str, ...]] = msgspec.field(
+        default_factory=lambda: BoundedMap(_MOST_CONFIRMATIONS)
+    )
     """What was confirmed by a form that has not been sent yet, by the number in it."""
 
     @property
@@ -249,8 +251,6 @@ class Sessions:
         if self._shared is not None:
             await self._shared.add_form(session.digest, number, action, most=_MOST_CONFIRMATIONS)
             return number
-        if len(session.confirmations) >= _MOST_CONFIRMATIONS:
-            del session.confirmations[next(iter(session.confirmations))]
         session.confirmations[number] = action
         return number
 
