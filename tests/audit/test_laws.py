@@ -50,6 +50,22 @@ def test_any_changed_byte_is_found(log: Path, data: st.DataObject) -> None:
         assert found.value.row >= decode(first).seq or file.name == "000001.jsonl"
 
 
+@pytest.mark.parametrize(
+    "new", [b"", b'"', b"}", b'"}', b'"}"}', b" ", b"\r", b"\t}", b"\n\n", b"\n\r"]
+)
+def test_a_changed_line_break_is_found(log: Path, new: bytes) -> None:
+    """In every segment, also one that makes the end of the row look whole."""
+    for file in sorted(log.iterdir()):
+        before = file.read_bytes()
+        try:
+            file.write_bytes(before.removesuffix(b"\n") + new)
+            with pytest.raises(ChainBroken):
+                verify(log)
+        finally:
+            file.write_bytes(before)
+    assert verify(log).rows
+
+
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("law")
