@@ -48,7 +48,7 @@ Outcome: TypeAlias = AnaphoraError | None
 
 
 _HOLD_FIELDS = HoldRow.__struct_fields__
-_SETTLED_FIELDS = EntryRow.__struct_fields__[1:]
+_SETTLED_FIELDS = EntryRow.__struct_fields__[:-1]
 _SUM_KEY = ("day", "app", "provider", "model")
 _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
@@ -57,7 +57,7 @@ def _find(table: str, *more: str) -> str:
     """The rows of a JSON array of ids, as one JSON array."""
     row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
     if more:
-        row = f"json_array({row}, {', '.join(f'row.{name}' for name in more)})"
+        row = f"json_array({', '.join(f'row.{name}' for name in more)}, {row})"
     return (
         f"SELECT json_group_array({row}) FROM json_each(?) AS wanted"
         f" CROSS JOIN {table} AS row ON row.id = wanted.value"
@@ -96,7 +96,7 @@ class KnownRows:
     def __init__(self) -> None:
         self.latest_day: str | None = None
         self.balances: dict[tuple[str, str], int] = {}
-        """Spent and held by app and period; 0 where there is no row."""
+        """Spent and held by app and period; 0 if there is no row."""
         self.holds: dict[str, HoldRow] = {}
         """By their ids."""
         self.audit_epoch = 0
@@ -105,7 +105,7 @@ class KnownRows:
         self._version: int | None = None
 
     def check(self, database: sqlite3.Connection) -> None:
-        """Forgets all where another connection has written."""
+        """Forgets all if another connection has written."""
         version = database.execute("PRAGMA data_version").fetchone()[0]
         full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
         if version != self._version or full:
@@ -124,8 +124,8 @@ def apply(
     known: KnownRows,
     check: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """Durable when it returns; where it raises, nothing has changed. Settlements come first: they
-    make room for the holds. `known` is that of the connection. `check` raises where nothing may be
+    """Durable when it returns; if it raises, nothing has changed. Settlements come first: they
+    make room for the holds. `known` is that of the connection. `check` raises if nothing may be
     written; no other process writes meanwhile."""
     try:
         with transaction(database):
