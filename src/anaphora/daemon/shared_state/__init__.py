@@ -58,10 +58,10 @@ class SharedState(ABC):
     alone = False
     """No other node reads what is saved here: nothing has to be saved."""
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027
         """Connects, as far as the server can be reached."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Sends what waits, and disconnects."""
 
     @property
@@ -86,7 +86,7 @@ class SharedState(ABC):
     def release(self, taken: Taken) -> None:
         """A call that counted as running has ended."""
 
-    def count(self, name: str, at: float) -> None:
+    def count(self, name: str, at: float) -> None:  # noqa: B027
         """Counts a call that nothing limits; `at` is the Unix time."""
 
     # ── Conversations ────────────────────────────────────────────────────────────────────────────
@@ -102,7 +102,7 @@ class SharedState(ABC):
         name."""
         return [], 0
 
-    def save(
+    def save(  # noqa: B027
         self,
         record: SavedRecord,
         before: bytes,
@@ -123,13 +123,13 @@ class SharedState(ABC):
     async def get(self, name: str) -> bytes | None:  # noqa: ARG002
         return None
 
-    def put(self, name: str, value: bytes) -> None:
+    def put(self, name: str, value: bytes) -> None:  # noqa: B027
         """Keeps a value for `get` of any node."""
 
-    def tell(self, news: bytes) -> None:
+    def tell(self, news: bytes) -> None:  # noqa: B027
         """Tells the other nodes, within a second."""
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: Listener) -> None:  # noqa: B027
         """Calls `listener` with what other nodes tell."""
 
 
