@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from anaphora.traffic.matching import RememberedCall
 
     from .conversations import CallMemory
+    from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
-    from .provider_news import ProviderNews
     from .reading_on import WaitedCall
     from .steps.audit import BreakTexts, Explanations
 
