@@ -181,7 +181,7 @@ class CallService:
             plan = PlanRequest(tools, memory=CallMemory(), places_markers=False)
             prepared = await plan.build(call, target := call.targets[0], stream=False)
         except Denied as error:
-            tools.denials.refuse(call, error)
+            tools.refuse(call, error)
             raise
         counted = await provider_count(target, prepared)
         if counted is not None:
