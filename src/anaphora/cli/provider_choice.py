@@ -1,4 +1,4 @@
-"""What `anaphora ask` and `map` share: the configuration, and the choice of provider and model."""
+"""Shared by `anaphora ask` and `map`: the configuration, and the choice of provider and model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str] | None = None
     """None: the process's own."""
     environment: Environment | None = None
-    """Where the providers come from without a file; the chosen one is printed."""
+    """Source of the providers without a file; the chosen one is printed."""
     emulated: bool = False
 
     @property

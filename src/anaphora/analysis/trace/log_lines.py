@@ -1,5 +1,5 @@
-"""What readers of logs share: lines with their places, problems with what was read, and checks of a
-conversation that was found."""
+"""Shared by readers of logs: lines with their places, problems in the input, and checks of the
+conversations that were found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
     key: bytes
     untimed: bytes = b""
-    """The same without its time, where files that copy it change the time."""
+    """The same without its time, if files that copy it change the time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
 
@@ -152,7 +152,7 @@ def count(usage: dict[str, Any], name: str) -> int:
 
 
 def reported_count(usage: dict[str, Any], name: str) -> int | None:
-    """A number of tokens; None where it is missing."""
+    """A number of tokens; None if it is missing."""
     value = usage.get(name)
     if value is None:
         return None
@@ -197,7 +197,7 @@ def _named_calls(indexes: list[int]) -> str:
 
 
 class _Clock:
-    """The times of a conversation's calls. Where the clock stepped back, the time since the call
+    """The times of a conversation's calls. If the clock stepped back, the time since the call
     before is unknown; that call and all after it are moved by the step, so that the times between
     them stay what they are."""
 

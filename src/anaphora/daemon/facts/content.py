@@ -10,7 +10,6 @@ billed as text. Excepted bytes are spans of the body that do not overlap.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast, get_args
 
 import msgspec
@@ -19,6 +18,7 @@ from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
+from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     decode_elements,
@@ -45,8 +45,6 @@ _BEGIN = 64
 _ADDRESSES = frozenset({"url", "image_url", "video_url"})
 #: Blocks and items that define tools.
 _DEFINING = frozenset({"tool_addition", "additional_tools", "tool_search_output"})
-#: The lifetime of a marker without one, by the member that it is.
-_DEFAULT_TTLS: dict[str, Ttl] = {"cache_control": "5m", "prompt_cache_breakpoint": "30m"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,10 +83,19 @@ class RequestContent:
             self._spans.append(span)
 
 
-def holds_content(wire: str, name: str) -> bool:
+def holds_content(table: RequestTable, name: str) -> bool:
     """Whether a field of a request holds messages or system text."""
-    table = request_table(wire)
     return name == table.messages or (name == table.system and bool(name))
+
+
+def holds_only_text(
+    wire: str, name: str, raw: msgspec.Raw, elements: ListElements | None = None
+) -> bool:
+    """Whether a field with content holds only text and tool calls. `elements` are those of one of
+    the fields: the ones that are known to be plain are not read again."""
+    if elements is None or elements.name != name:
+        return is_plain(wire, name, raw)
+    return are_plain(wire, elements)
 
 
 def scan_content(
@@ -98,21 +105,16 @@ def scan_content(
     found: RequestContent,
     elements: ListElements | None = None,
 ) -> None:
-    """Adds what a field with content holds besides text and tool calls. `elements` are those of
-    one of the fields: the ones that are known to be plain are not read again."""
-    wire = table.wire
-    if elements is None or elements.name != name:
-        if is_plain(wire, name, raw):
-            return
-        is_list = name == table.messages and bytes(memoryview(raw)[:1]) == b"["
-        raws = decode_elements(raw) if is_list else None
-    elif are_plain(wire, elements):
-        return
-    else:
+    """Adds what a field with content holds besides text and tool calls."""
+    raws: list[msgspec.Raw] | None = None
+    if elements is not None and elements.name == name:
         raws = elements.raws
+    elif name == table.messages and bytes(memoryview(raw)[:1]) == b"[":
+        raws = decode_elements(raw)
     if raws is None:
         values = _decode(raw, name)
     else:
+        wire = table.wire
         values = [None if is_plain(wire, "", each) else _decode(each, name) for each in raws]
     _ContentScan(table, name, raw, found).scan(values)
 
@@ -124,10 +126,10 @@ def _decode(raw: msgspec.Raw, name: str) -> Any:
         raise request_error(decode_reason(problem), f"$.{name}") from None
 
 
-@functools.cache
-def _known_types() -> dict[str, BlockType]:
-    """The types of blocks of all wires: some providers accept those of others."""
-    return {kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()}
+#: The types of blocks of all wires: some providers accept those of others.
+_KNOWN_TYPES: dict[str, BlockType] = {
+    kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()
+}
 
 
 class _ContentScan:
@@ -137,7 +139,7 @@ class _ContentScan:
         self, table: RequestTable, name: str, raw: msgspec.Raw, found: RequestContent
     ) -> None:
         self._own = table
-        blocks = {**_known_types(), **table.blocks}
+        blocks = {**_KNOWN_TYPES, **table.blocks}
         self._walk = Walk(msgspec.structs.replace(table, blocks=blocks), VALUES)
         self._name = name
         self._found = found
@@ -230,7 +232,7 @@ class _ContentScan:
                 stack += item
             elif isinstance(item, dict):
                 kind = item.get("type")
-                row = _known_types().get(kind) if isinstance(kind, str) else None
+                row = _KNOWN_TYPES.get(kind) if isinstance(kind, str) else None
                 if row is not None and row.medium is not None:
                     self._found.add(row.medium)
                 skipped = frozenset() if row is None else row.opaque
@@ -249,7 +251,7 @@ def _ttl(marker: dict[str, Any], field: str) -> Ttl:
     for ttl in get_args(Ttl):
         if marker.get("ttl") == ttl:
             return cast(Ttl, ttl)
-    return _DEFAULT_TTLS.get(field, "5m")
+    return MARKER_FORMS[field].ttl if field in MARKER_FORMS else "5m"
 
 
 def _shown_data(block: WalkedBlock) -> list[str]:

@@ -153,8 +153,8 @@ class AnthropicHost(Host):
         return fields
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
-        """Adds the ping, the diagnostics to the event that begins the message, and what was dropped
-        to the one that ends it."""
+        """Adds the ping, the diagnostics to the event that begins the message, and the dropped
+        blocks to the one that ends it."""
         first, *_, last = response.chunks
         extras = msgspec.json.decode((reply.extras or {}).get(self.wire, "{}"))
         if "input_transformations" in extras:
@@ -320,7 +320,7 @@ def _digests(prompt: Rendered) -> Iterator[tuple[Chunk, str, str]]:
 
 
 def _without_glue(data: bytes) -> bytes:
-    """A block without what stands between it and the one before, which may have been thinking."""
+    """A block without the bytes between it and the one before, which may have been thinking."""
     if data[:1] == b"{" or data[:2] == b",{":
         return data.lstrip(b",")
     return data[data.index(b"[", data.index(b'"content":') if b'"role":' in data else 0) + 1 :]
@@ -332,7 +332,7 @@ def _text(digest: bytes) -> str:
 
 def _unbound(prompt: Rendered) -> dict[str, bool]:
     """The signatures of thinking that no prompt before it in this request belongs to, and whether
-    the system prompt is another. Signatures of other origin are taken as they are."""
+    the system prompt is another. Signatures of other origin are accepted."""
     found: dict[str, bool] = {}
     seen: set[str] = set()
     for chunk, whole, system in _digests(prompt):
@@ -348,7 +348,7 @@ def _unbound(prompt: Rendered) -> dict[str, bool]:
 
 
 def _drop_blocks(messages: Any, signatures: Collection[str]) -> list[str]:
-    """Removes the thinking with these signatures from the messages; where it was."""
+    """Removes the thinking with these signatures from the messages, and returns its paths."""
     paths: list[str] = []
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None

@@ -32,7 +32,7 @@ from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
 from anaphora.wire.gemini.types import camel
 
-from .gemini_files import GeminiFiles
+from .files import GeminiFiles
 from .host import (
     CompleteBody,
     EmulatorRoute,
@@ -266,7 +266,7 @@ class GeminiHost(Host):
 
 
 class CachedContentResource(msgspec.Struct, eq=False):
-    """What a `cachedContents` resource holds; `resource` is how the API shows it."""
+    """A stored `cachedContents` resource; `resource` is its form in the API."""
 
     resource: dict[str, Any]
     model: str
@@ -281,7 +281,7 @@ class CachedContentResource(msgspec.Struct, eq=False):
 
 
 def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:
-    """The end of a lifetime; None where the request names none."""
+    """The end of a lifetime; None if the request names none."""
     own = {camel(name): raw for name, raw in body.items()}
     if "ttl" in own:
         ttl = decode_value(own["ttl"], "ttl")

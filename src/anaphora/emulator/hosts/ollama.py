@@ -1,4 +1,4 @@
-"""Ollama's own API, and what it rejects."""
+"""Ollama's own API, and its checks of requests."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/version"): "version",
 }
 _VERSION = dumps({"version": "0.0.0-emulator"})
-#: What Ollama calls the capabilities of the catalog. A model of which no source lists any has all:
+#: Ollama's names of the catalog's capabilities. A model without listed capabilities has all:
 #: the emulator takes tools, images and `think` with every model.
 _CAPABILITIES: dict[Capability, str] = {
     "tools": "tools",
     "images": "vision",
     "reasoning": "thinking",
 }
-#: Fields of a completion that a chat has, too.
+#: Fields that completions and chats share.
 _SAME_FIELDS = ("model", "stream", "format", "options", "think", "keep_alive", "truncate")
 #: Models that are loaded at a time, how long they stay, and how many inputs an embedding takes.
 _MAX_LOADED, _KEEP_SECONDS, _MAX_INPUTS = 64, 300.0, 2048
 _DIMENSIONS, _MAX_DIMENSIONS = 768, 4096
 
 
-# ── What Ollama rejects: little ──────────────────────────────────────────────────────────────────
+# ── Checks ───────────────────────────────────────────────────────────────────────────────────────
 
 # Its server decodes JSON into Go structs, which ignores unknown fields and rejects values of
 # another type. An error is a text; `param` is for the journal.
@@ -118,7 +118,7 @@ def _illegal_byte(encoded: str) -> int | None:
 
 def _overflow(request: CheckedRequest) -> None:
     """Only with `truncate: false`; otherwise the server shortens the prompt: ollama/ollama#17944.
-    The window is `num_ctx` where the request has one."""
+    The window is `num_ctx` of the request, if given."""
     if request.body.get("truncate") is False:
         window = nested(request.body, "options", "num_ctx")
         too_long(request, limit=window if isinstance(window, int) and window > 0 else None)

@@ -1,5 +1,5 @@
-"""What a provider stores for its clients, in memory: files, batches of requests that run later at
-half the price, and replies. Each host has its own."""
+"""Objects that a provider stores for its clients, in memory: files, batches of requests that run
+later at half the price, and replies. Each host has its own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     media_type: str
     purpose: str
-    """OpenAI: what it is for."""
+    """OpenAI: the field `purpose`."""
     data: bytes
     created: float
 
@@ -146,7 +146,7 @@ def _form_parts(request: EmulatorRequest) -> Iterator[tuple[dict[str, str], byte
 
 
 class PageSizes(msgspec.Struct, frozen=True):
-    """How many objects of a list a request may ask for, and what it is told otherwise."""
+    """Limits of `limit` in list requests, and the errors for other values."""
 
     default: int
     most: int
@@ -199,6 +199,17 @@ def page_of(
         "last_id": page[-1] if page else None,
         "has_more": start > 0 if before in ids else stop < end,
     }
+
+
+OPENAI_PAGES = openai_pages()
+
+
+def openai_page(query: Mapping[str, str], items: list[dict[str, Any]], order: str = "asc") -> bytes:
+    """A page of a list in order of time; `order` is the default of the query's."""
+    if query.get("order", order) == "desc":
+        items = items[::-1]
+    page, ends = page_of(items, [item["id"] for item in items], query, OPENAI_PAGES)
+    return msgspec.json.encode({"object": "list", "data": page, **ends})
 
 
 class BatchedRequest(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ from anaphora.values import (
 )
 from anaphora.wire.message_dicts import read_part
 
-#: Where a reply is kept that LangChain's fields cannot hold exactly.
+#: Key of a reply that LangChain's fields cannot hold exactly.
 KEPT = "anaphora_message"
 _MEDIA: dict[str, type[Image | Audio | Document]] = {
     "image": Image, "audio": Audio, "file": Document, "text-plain": Document,
@@ -93,7 +93,7 @@ def _message(message: BaseMessage, path: str) -> Message:
 
 
 def assistant_message(message: AIMessage, path: str) -> Message:
-    """The reply as it was received, unless the app has changed it since."""
+    """The received reply, unless the app has changed it since."""
     kept = message.additional_kwargs.get(KEPT)
     if isinstance(kept, str):
         try:

@@ -50,12 +50,12 @@ class SessionNode(msgspec.Struct, eq=False):
     results: SessionNode | None = None
     """Of a reply: the results of its tools."""
     taken_by: SessionNode | None = None
-    """The message that its contents belong to, where that is another one."""
+    """The message that its contents belong to, if that is another one."""
     is_leaf: bool = True
     depth: int = 1
     """The messages up to here."""
     _times: list[float] = []
-    """Of the contents, where all are known."""
+    """Of the contents, if all are known."""
     _message: TraceMessage | None = None
     """One object for all conversations that contain it, from when the file is read."""
 

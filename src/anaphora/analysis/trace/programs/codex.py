@@ -55,11 +55,11 @@ class _Conversation(msgspec.Struct):
     """Of the reply that is not billed yet."""
     _last_input: float | None = None
     _reply: int | None = None
-    """Where the reply that is not billed yet begins."""
+    """Index of the first message of the reply that is not billed yet."""
     _began: float | None = None
     _item_at: float | None = None
     _ended: float | None = None
-    """When its last item came, where its bill follows the results of its tools."""
+    """When its last item came, if its bill follows the results of its tools."""
 
     def add(self, payload: dict[str, Any], at: float | None) -> None:
         from_model = payload.get("type") in _MODEL_ITEMS or payload.get("role") == "assistant"
@@ -73,7 +73,7 @@ class _Conversation(msgspec.Struct):
         self.messages.append(_message(payload, from_model))
 
     def sent(self, at: float | None) -> None:
-        """What the next call sends was there at this time."""
+        """The input of the next call was complete at this time."""
         self._last_input = at
 
     def billed(

@@ -2,7 +2,7 @@
 
 Lines are events `{type, data, id, parentId, timestamp}`, each behind the one that it names. A
 `session.usage_record` has the bill of the `assistant.message` with the same `apiCallId`. Versions
-before 1.0.100 wrote only `session.shutdown`, with the sums since the session began: a bill where
+before 1.0.100 wrote only `session.shutdown`, with the sums since the session began: a bill if
 there was one reply. After `session.compaction_complete` another conversation begins, and
 `session.snapshot_rewind` removes messages. Events of a subagent name the tool call that started it.
 The system prompt is in the file; tools are not.
@@ -91,7 +91,7 @@ class CopilotSession:
         self.id = ""
         self.model = ""
         self.provider = ""
-        """The provider of the last bill, where a key of the user's own was used."""
+        """The provider of the last bill, if a key of the user's own was used."""
         self._agents: dict[str, _Agent] = {}
         self._order: LineOrder[_Event] = LineOrder()
         self._sums: dict[str, dict[str, int]] = {}
@@ -223,7 +223,7 @@ class CopilotSession:
         agent.restart([*kept, summary], "compaction")
 
     def _shutdown(self, data: dict[str, Any], place: str) -> None:
-        """The sums are a bill where one reply of a model has none."""
+        """The sums are a bill if one reply of a model has none."""
         metrics = data.get("modelMetrics")
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
             usage, requests = (

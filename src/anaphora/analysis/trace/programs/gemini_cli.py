@@ -69,7 +69,7 @@ class GeminiCliSession:
         """Whether the messages may have a call that no conversation has."""
         self._began: float | None = None
         self._began_by: Any = None
-        """What was done to the messages since the last conversation."""
+        """How the messages were changed since the last conversation."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         self.id = self.id or str(fields.get("sessionId") or "")
@@ -130,7 +130,7 @@ class GeminiCliSession:
         return problem
 
     def _rewind(self, id: object) -> None:
-        """Without the message and all after it; without any, where it is not known."""
+        """Removes the message and all after it; all messages if it is not known."""
         self._close_branch()
         self._began_by = "edit"
         while self._history:

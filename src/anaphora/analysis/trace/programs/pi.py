@@ -245,7 +245,7 @@ def _message(sent: dict[str, Any]) -> TraceMessage:
 
 
 def _usage(usage: object, provider: str) -> TraceUsage | None:
-    """What was read and written is not part of the input; reasoning is of the output."""
+    """Reads and writes are not part of the input; reasoning is part of the output."""
     if not isinstance(usage, dict):
         return None
     return usage_of(

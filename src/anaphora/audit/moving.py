@@ -1,26 +1,40 @@
-"""Logs of earlier versions in SQLite files, which `move_log` copies to a folder."""
+"""Copying logs, row by row and checked on the way: `move_log` from an SQLite file of an earlier
+version to a folder, `copy_log` from a folder to PostgreSQL."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.errors import ChainBroken, Io, NewerSchema
+from anaphora.postgres.connection import transaction
+from anaphora.sqlite_files import connect_read_only
 
 from .chain import ChainChecker, ChainHead
 from .envelope import SCHEMA_VERSION
-from .group_commit import connect_read_only
 from .log_file import FileReader, check_name, segment_path
+from .log_postgres import write_anchor
 from .side_files import WriterLock, copy_key, is_locked, sync_folder
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
 
 #: The application id of a log: "anau".
 _APPLICATION = 0x616E6175
+#: Rows of one statement that copies to PostgreSQL.
+_COPIED = 2_000
+
+
+# ── From an SQLite file to a folder ──────────────────────────────────────────────────────────────
 
 
 class MovedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +68,8 @@ def move_log(
         lock.acquire()
         try:
             unfinished.mkdir(mode=0o700, exist_ok=True)
-            head, start = _copy(source, segment_path(unfinished, 1), progress)
-            _check_copy(unfinished, source.name)
+            head, start = _copy_to_file(source, segment_path(unfinished, 1), progress)
+            _check_copy_to_file(unfinished, source.name)
             copy_key(source, folder)
             if folder.exists():
                 folder.rmdir()
@@ -76,7 +90,7 @@ def move_log(
     )
 
 
-def _check_copy(folder: Path, place: str) -> None:
+def _check_copy_to_file(folder: Path, place: str) -> None:
     """Reads the folder as `verify` will: a row with a line break would be two."""
     copied = FileReader(folder)
     checker = ChainChecker(copied.start())
@@ -86,7 +100,7 @@ def _check_copy(folder: Path, place: str) -> None:
     checker.finish()
 
 
-def _copy(
+def _copy_to_file(
     source: Path, target: Path, progress: Callable[[int], None] | None
 ) -> tuple[ChainHead, ChainHead]:
     """The last row, and the row before the first. Checks each row on the way."""
@@ -159,3 +173,83 @@ def _lines(database: sqlite3.Connection, start: ChainHead, place: str) -> Iterat
             yield line if number == seq and isinstance(line, bytes) else b"?"
     except sqlite3.Error as error:
         raise ChainBroken(f"cannot be read: {error}", row=seq + 1, place=place) from None
+
+
+# ── From a folder to PostgreSQL ──────────────────────────────────────────────────────────────────
+
+
+class CopiedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A log of files that is now a chain in PostgreSQL."""
+
+    chain: int
+    rows: int
+    head: ChainHead
+    """Its last row: the same as that of the log it was copied from."""
+
+
+async def copy_log(
+    connection: Connection,
+    source: Path,
+    *,
+    node: str = "",
+    key: bytes = b"",
+    progress: Callable[[int], None] | None = None,
+) -> CopiedLog:
+    """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
+    the caller, or in one of its own. Each row is checked on the way. Raises
+    `ChainBroken` where the log was changed, and `Io` while a process writes it."""
+    if is_locked(source):
+        raise Io(f"{source}: a process is writing this log; stop it first")
+    check_name(source)
+    reader = FileReader(source)
+    start = reader.start()
+    checker, at = ChainChecker(start), 0.0
+    async with transaction(connection):
+        chain: int = await connection.fetchval(
+            "INSERT INTO audit_chains (name, closed, start_seq, start_hash)"
+            " VALUES ($1, now(), $2, $3) RETURNING id",
+            source.name,
+            start.seq,
+            start.hash,
+        )
+        for section in reader.sections:
+            lines: list[bytes] = []
+            for line in reader.lines(section, unfinished=False):
+                lines.append(line)
+                if len(lines) == _COPIED:
+                    at = await _copy_lines(connection, chain, checker, lines, at)
+                    if progress is not None:
+                        progress(checker.head.seq - start.seq)
+                    lines = []
+            at = await _copy_lines(connection, chain, checker, lines, at)
+        checker.finish()
+        head = checker.head
+        update = "UPDATE audit_chains SET last_seq = $2, last_hash = $3 WHERE id = $1"
+        await connection.execute(update, chain, head.seq, head.hash)
+        await write_anchor(connection, node=node, key=key)
+    return CopiedLog(chain=chain, rows=head.seq - start.seq, head=head)
+
+
+async def _copy_lines(
+    connection: Connection, chain: int, checker: ChainChecker, lines: list[bytes], at: float
+) -> float:
+    """The latest time so far: rows are read in the order of their times."""
+    first = checker.head.seq + 1
+    for _ in checker.check(lines, lambda index: f"row {first + index:,}"):
+        pass
+    rows, now = [], time.time()
+    for index, line in enumerate(lines):
+        # When it was written, so that it can be pruned by its age.
+        at = min(max(at, _decode_time(line).at), now)
+        rows.append((chain, first + index, datetime.fromtimestamp(at, UTC), line))
+    await connection.copy_records_to_table(
+        "audit_rows", records=rows, columns=("chain", "seq", "at", "line")
+    )
+    return at
+
+
+class _RowTime(msgspec.Struct, frozen=True):
+    at: float
+
+
+_decode_time = msgspec.json.Decoder(_RowTime).decode

@@ -1,4 +1,5 @@
-"""Gemini's files, and their resumable uploads: a request begins one, others send its bytes."""
+"""Files that clients upload: OpenAI's, with the batches made of them, and Gemini's, with resumable
+uploads: a request begins one, others send its bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import datetime
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from anaphora.bounded import BoundedMap
 from anaphora.canonical import dumps
 from anaphora.emulator.exchange import (
+    NULL,
     EmulatorResponse,
     decode_object,
     decode_value,
@@ -22,14 +24,180 @@ from anaphora.emulator.exchange import (
 )
 from anaphora.emulator.replies.text import IdGenerator
 from anaphora.errors import Forbidden, NotFound, RequestRejected, TooLarge
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import Operation, RoutedRequest
-from .stored import StoredFile, StoredObjects
+from .stored import (
+    OPENAI_PAGES,
+    Batch,
+    BatchedRequest,
+    FilesAndBatches,
+    StoredFile,
+    StoredObjects,
+    openai_pages,
+    page_of,
+)
+
+_ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
+_JSONL = "application/jsonl"
+_FILE_PAGES = openai_pages(10_000, 10_000)
+
+
+class _BatchLine(msgspec.Struct):
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+
+
+class OpenAIFiles(FilesAndBatches):
+    """OpenAI's files, and the batches that are made of them."""
+
+    file_prefix = "file-"
+    pages = OPENAI_PAGES
+    deleted_file: ClassVar = {"object": "file", "deleted": True}
+    list_fields: ClassVar = {"object": "list"}
+
+    def check_file(self, file: StoredFile) -> None:
+        if not file.purpose:
+            raise RequestRejected("'purpose' is a required property", status=400)
+
+    def file_fields(self, file: StoredFile) -> dict[str, Any]:
+        return {
+            "object": "file",
+            "id": file.id,
+            "bytes": len(file.data),
+            "created_at": int(file.created),
+            "filename": file.name,
+            "purpose": file.purpose,
+            "status": "processed",
+            "expires_at": None,
+        }
+
+    def list_files(self, files: list[StoredFile], query: Mapping[str, str]) -> dict[str, Any]:
+        purpose = query.get("purpose")
+        own = [file for file in files if purpose in (None, file.purpose)]
+        if query.get("order") == "asc":
+            own.reverse()
+        page, ends = page_of(own, [file.id for file in own], query, _FILE_PAGES)
+        return {**self.list_fields, "data": [self.file_fields(file) for file in page], **ends}
+
+    def file_content(self, file: StoredFile) -> EmulatorResponse:
+        return json_response(file.data, headers={"content-type": "application/octet-stream"})
+
+    def new_batch(self, request: RoutedRequest) -> Batch:
+        endpoint = request.value("endpoint")
+        if endpoint not in _ENDPOINTS:
+            reason = f"endpoint must be one of {', '.join(_ENDPOINTS)} here"
+            raise RequestRejected(reason, status=400, param="endpoint")
+        file = self.files.get(request.workspace, str(request.value("input_file_id", "")))
+        path = request.path.partition("/batches")[0].removesuffix("/v1") + endpoint
+        requests, known = [], set[str]()
+        for number, line in enumerate(file.data.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                one = msgspec.json.decode(line, type=_BatchLine)
+            except DECODE_ERRORS as problem:
+                reason = f"line {number} of {file.id}: {problem}"
+                raise RequestRejected(reason, status=400, param="input_file_id") from None
+            if one.url != endpoint:
+                reason = f"line {number} of {file.id}: url is {one.url!r}, not {endpoint!r}"
+                raise RequestRejected(reason, status=400, param="input_file_id")
+            if one.custom_id in known:
+                reason = f"line {number} of {file.id}: custom_id {one.custom_id!r} is used twice"
+                raise RequestRejected(reason, status=400, param="input_file_id")
+            known.add(one.custom_id)
+            requests.append(BatchedRequest(one.custom_id, path, bytes(one.body)))
+        if not requests:
+            reason = f"{file.id} has no requests"
+            raise RequestRejected(reason, status=400, param="input_file_id")
+        return Batch(
+            id=self.ids.next("batch_"),
+            requests=tuple(requests),
+            created=request.now,
+            endpoint=endpoint,
+            input_file=file.id,
+            metadata=request.fields.get("metadata", NULL),
+        )
+
+    def batch_fields(self, batch: Batch, request: RoutedRequest) -> dict[str, Any]:
+        """A batch, and its results in files once it has ended."""
+        if batch.ended is not None and batch.files == (None, None):
+            good = [result for result in batch.results if result.status < 400]
+            bad = [result for result in batch.results if result.status >= 400]
+            batch.files = (
+                self._write(request, batch, good, "output"),
+                self._write(request, batch, bad, "errors"),
+            )
+        created, failed = int(batch.created), batch.failed
+        ended = None if batch.ended is None else int(batch.ended)
+        canceled = None if batch.canceled is None else int(batch.canceled)
+        status = "completed" if ended is not None else "in_progress"
+        if canceled is not None:
+            status = "cancelled" if ended is not None else "cancelling"
+        output, errors = batch.files
+        return {
+            "id": batch.id,
+            "object": "batch",
+            "endpoint": batch.endpoint,
+            "errors": None,
+            "input_file_id": batch.input_file,
+            "completion_window": "24h",
+            "status": status,
+            "output_file_id": output,
+            "error_file_id": errors,
+            "created_at": created,
+            "in_progress_at": created,
+            "expires_at": created + 86_400,
+            "finalizing_at": ended,
+            "completed_at": None if canceled is not None else ended,
+            "cancelling_at": canceled,
+            "cancelled_at": None if canceled is None else ended,
+            "failed_at": None,
+            "expired_at": None,
+            "request_counts": {
+                "total": len(batch.requests),
+                "completed": len(batch.results) - failed,
+                "failed": failed,
+            },
+            "metadata": batch.metadata,
+        }
+
+    def _write(
+        self, request: RoutedRequest, batch: Batch, results: list[Any], kind: str
+    ) -> str | None:
+        if not results:
+            return None
+        lines = (
+            {
+                "id": self.ids.next("batch_req_"),
+                "custom_id": result.custom_id,
+                "response": {
+                    "status_code": result.status,
+                    "request_id": result.request_id,
+                    "body": msgspec.Raw(result.body),
+                },
+                "error": None,
+            }
+            for result in results
+        )
+        file = StoredFile(
+            id=self.ids.next("file-"),
+            name=f"{batch.id}_{kind}.jsonl",
+            media_type=_JSONL,
+            purpose="batch_output",
+            data=b"".join(msgspec.json.encode(line) + b"\n" for line in lines),
+            created=request.now,
+        )
+        return self.add_file(request.workspace, file).id
+
+
+# ── Gemini ───────────────────────────────────────────────────────────────────────────────────────
 
 _PATH = re.compile(r"(?P<upload>/upload)?/v1(?:beta|alpha)?/files(?:/(?P<name>[^/:]+))?")
 _MOST_FILES, _MOST_BYTES = 10_000, 256 * 1024 * 1024
 _MOST_UPLOADS = 100
-#: What all pieces of an upload but the last are multiples of.
+#: Size unit of all pieces of an upload but the last.
 _GRANULARITY = 262_144
 _PAGE_SIZE = 10
 _KEPT = datetime.timedelta(hours=48)
@@ -66,7 +234,7 @@ class GeminiFiles:
         return ("files", "") if method == "GET" else None
 
     def workspace(self, query: Mapping[str, str]) -> str | None:
-        """Of an upload that a request goes on with: its id is its key."""
+        """The workspace of an upload that a request continues, by the upload's id."""
         upload = self._uploads.get(query.get("upload_id", ""))
         return None if upload is None else upload.workspace
 
