@@ -25,8 +25,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from .load import SHIPPED
-from .rows import decode_structs, read_toml
-from .values import Limit, Named
+from .values import Limit, Named, decode_structs, read_toml
 
 LIMITS_FILE = "api_limits.toml"
 BOUNDS_FILE = "billing_bounds.toml"

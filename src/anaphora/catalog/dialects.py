@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import StopReason, Ttl, WriteTtl
 
 from .names import ALIASES
-from .rows import decode_structs, read_toml
+from .values import decode_structs, read_toml
 
 FILE = "dialects.toml"
 

@@ -25,15 +25,8 @@ from .cache_rules import CacheRules
 from .dialects import Dialects, decode_dialects
 from .names import GATEWAYS
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
-from .rows import (
-    CatalogRow,
-    ProviderEntries,
-    decode_defaults,
-    decode_rows,
-    decode_structs,
-    read_toml,
-)
-from .values import Profile
+from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
+from .values import Profile, decode_structs, read_toml
 
 OVERFLOWS = "overflow.toml"
 _NUMBERS = ("tokens", "limit", "output", "total", "over")

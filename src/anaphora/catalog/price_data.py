@@ -40,7 +40,7 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .rows import decode_structs, read_toml
+from .values import decode_structs, read_toml
 
 TABLE_FILE = "price_table.json"
 ROWS_FILE = "prices.toml"

@@ -40,11 +40,8 @@ and isolation are the gateway's own; so are prices, where its file states any.
 
 from __future__ import annotations
 
-import datetime
 import functools
-import re
-from collections.abc import Callable, Container, Mapping
-from decimal import Decimal
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -52,8 +49,8 @@ import msgspec
 from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
-from .names import vendor_of
-from .values import Profile
+from .names import match, spelling, vendor_of, without_prefix
+from .values import Profile, convert, read_toml, tables_of
 
 T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]
@@ -61,16 +58,9 @@ RowKind: TypeAlias = Literal["rules", "profiles"]
 _STRUCTS: dict[RowKind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
 _PROVENANCE = ("source", "date")
 
-#: What may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
-#: -latest.
-_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
-
 #: Figures that a gateway has for itself, whoever serves the model.
 _GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
 _PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
-
-#: What some APIs put before the id of a model.
-_COLLECTIONS = {"google": "models/"}
 
 #: The fields of each kind of row; a model's identity is not one.
 FIELDS = {
@@ -81,49 +71,6 @@ FIELDS = {
     }
     for kind, struct in _STRUCTS.items()
 }
-
-
-def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(text, parse_float=parse_float)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
-
-
-def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
-    """The rows of a file as structs, for each kind; other content raises."""
-    if others := content.keys() - kinds:
-        use = " or ".join(f"[[{kind}]]" for kind in kinds)
-        raise InvalidCatalog(f"{min(others)!r} is not a kind of row; use {use}", file=file)
-    return [
-        tuple(
-            _convert(table, struct, file, f"{kind}[{index}] ({_title(table)})")
-            for index, table in enumerate(_tables(content, kind, file))
-        )
-        for kind, struct in kinds.items()
-    ]
-
-
-def _tables(content: dict[str, Any], kind: str, file: str) -> list[dict[str, Any]]:
-    tables = content.get(kind, [])
-    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
-        return tables
-    raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
-
-
-def _title(table: dict[str, Any]) -> str:
-    return "/".join(str(table[key]) for key in ("provider", "wire", "surface") if key in table)
-
-
-def _convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> T:
-    try:
-        # TOML has dates; a quoted one is a mistake.
-        return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.time, Decimal))
-    except msgspec.ValidationError as error:
-        message = f"{field}: {error}" if field else str(error)
-        raise InvalidCatalog(message, file=file, row=row) from error
 
 
 class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -150,7 +97,7 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if key not in fields:
                 raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
             figure = _as_figure(value, self.provenance)
-            figures[key] = _convert(figure, fields[key].type, self.file, self.name, key)
+            figures[key] = convert(figure, fields[key].type, self.file, self.name, key)
         return figures
 
 
@@ -160,7 +107,7 @@ def decode_rows(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     named = content.pop("providers", [])
     if "provider" in content:
         named = [content.pop("provider")] if isinstance(content["provider"], str) else []
-    providers = _convert(named, tuple[str, ...], file, "", "providers")
+    providers = convert(named, tuple[str, ...], file, "", "providers")
     if not providers or not all(providers):
         raise InvalidCatalog('a file starts with provider = "…"', file=file)
     return _rows(content, providers, file)
@@ -177,7 +124,7 @@ def _rows(content: dict[str, Any], providers: tuple[str, ...], file: str) -> tup
     return tuple(
         row
         for kind in _STRUCTS
-        for index, table in enumerate(_tables(content, kind, file))
+        for index, table in enumerate(tables_of(content, kind, file))
         for row in _row(table, kind, providers, file, f"{kind}[{index}]")
     )
 
@@ -191,7 +138,7 @@ def _row(
     if len(providers) > 1:
         names["providers"] = ()
     for key in tuple(names):
-        values = names[key] = _convert(table.get(key, []), tuple[str, ...], file, name, key)
+        values = names[key] = convert(table.get(key, []), tuple[str, ...], file, name, key)
         if key in table and not values:
             raise InvalidCatalog(f"{key} is empty; leave it out", file=file, row=name)
         if key == "models" and values:
@@ -349,7 +296,7 @@ class ProviderEntries:
 
     def spelled(self, model: str) -> str:
         """The known model that another provider's spelling stands for; empty if there is none."""
-        alike = match(_spelling(model), self._spellings)
+        alike = match(spelling(model), self._spellings)
         return match(model, self.ids) or self._spellings.get(alike or "", "")
 
     @functools.cached_property
@@ -358,7 +305,7 @@ class ProviderEntries:
 
     @functools.cached_property
     def _spellings(self) -> dict[str, str]:
-        return {_spelling(id): id for id in self.ids}
+        return {spelling(id): id for id in self.ids}
 
     def _layers(self, id: str, served: tuple[str, str] | None) -> list[CatalogRow]:
         """The rows that apply to a model, lowest first."""
@@ -404,25 +351,6 @@ class ProviderEntries:
             # Each row is valid by itself; the last one conflicts with those below.
             last = [row for row in applying if row.kind == "rules"][-1]
             raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
-
-
-def without_prefix(provider: str, model: str) -> str:
-    """The model without what precedes its id: the provider's name, which gateways add, or the
-    name of a collection."""
-    return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
-
-
-def match(model: str, known: Container[str]) -> str | None:
-    """The known id that `model` is, or is a dated or -latest form of."""
-    if model in known:
-        return model
-    undated = _SUFFIX.sub("", model)
-    return undated if undated in known else None
-
-
-def _spelling(model: str) -> str:
-    """A name in the form in which gateways and makers write it alike."""
-    return re.sub(r"[._]", "-", model.lower())
 
 
 def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:

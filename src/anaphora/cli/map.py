@@ -12,7 +12,6 @@ from typing import Any, Protocol, get_args
 import click
 import msgspec
 
-from anaphora.cache.verdict.values import format_usd
 from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.resolve import resolve_each
@@ -28,7 +27,7 @@ from anaphora.client.fan_out.kept import state_path
 from anaphora.client.fan_out.values import split_options
 from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .common import (
     EXISTING_FILE,

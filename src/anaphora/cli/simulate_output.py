@@ -12,9 +12,7 @@ from xml.sax.saxutils import escape
 from anaphora import catalog
 from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.cache.simulator.chances import ChanceReason, ExpectedUsage
-from anaphora.cache.verdict import format_usd
-from anaphora.cache.verdict.causes import format_duration
-from anaphora.wording import counted
+from anaphora.wording import counted, format_duration, format_usd
 
 from .log_files import unpriced_note
 from .terminal import Line, Rows, learned_lines, problem_lines, table

@@ -21,7 +21,6 @@ from anaphora.cache.verdict.judgement import ComparedCalls
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
-from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
@@ -496,7 +495,7 @@ class AsyncClient:
     ) -> None:
         from .mcp.servers import SessionServers
 
-        assert isinstance(tools.registry, OrderedRegistry)
+        assert tools.registry is not None
         started = SessionServers(servers, tools.registry)
         self._servers.add(started)
         turns.use_servers(started)

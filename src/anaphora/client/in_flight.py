@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -326,7 +327,7 @@ class AttemptCaller:
         tokens: int,
         deadline: float,
         on_wait: Callable[[float], None] | None,
-    ) -> Admission:
+    ) -> AbstractAsyncContextManager[Admission]:
         """The passage of an attempt through the target's rate limits."""
         return target.gate.admit(tokens, deadline, on_wait)
 

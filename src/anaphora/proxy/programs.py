@@ -23,13 +23,13 @@ from anaphora.client.config.environment import default_rows, key_variables, olla
 from anaphora.errors import InvalidRequest
 
 from .command_line import (
+    TABLES,
     CommandLine,
     Program,
     ProgramAccount,
     ProgramArgument,
     ProgramVariable,
     parse,
-    tables,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
     """What of the command cannot be redirected, a sentence each."""
     line = parse(command)
     found = [f"{one.names[0]}: {one.notice}" for one in line.wrappers if one.notice]
-    for one in tables().bypasses:
+    for one in TABLES.bypasses:
         if one.program and (line.program is None or one.program not in line.program.names):
             continue
         if one.variable and environ.get(one.variable, "").lower() not in ("", "0", "false"):
@@ -123,7 +123,7 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
         if (argument := program.argument) is not None
     ]
     values = {**environ, **line.assigned()}
-    for variable in tables().variables:
+    for variable in TABLES.variables:
         value = values.get(variable.name, "")
         if value and not variable.provider and _destination(variable, value) is None:
             found.append(
@@ -155,7 +155,7 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
             if not made.get(name):
                 made[name] = PLACEHOLDER_KEY
     rows = default_rows()
-    for provider in dict.fromkeys(one.provider for one in tables().variables if one.provider):
+    for provider in dict.fromkeys(one.provider for one in TABLES.variables if one.provider):
         names = key_variables(rows[provider])
         if not any(made.get(name) for name in names):
             made[names[0]] = PLACEHOLDER_KEY
@@ -170,7 +170,7 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
     is left unset where another one of its provider is set: then the program reads that one, or
     means the provider's own address."""
     values = {**environ, **line.assigned()}
-    known = tables().variables
+    known = TABLES.variables
     stated = {one.provider for one in known if one.provider and values.get(one.name)}
     found: dict[str, _Destination] = {}
     if line.program is not None and line.program.argument is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from anaphora.cache.verdict.values import format_loss, format_usd
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 from .contract import ContractResult, ContractState
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
-from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (
     Diagnosis,
     Prediction,
@@ -68,7 +68,7 @@ class RequestPairs:
     def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
         """Remembers a request, and returns the one before it."""
         sent = request.sent
-        prompt = ComparedPrompt(sent.rendered, Plan())
+        prompt = RenderedPrompt(sent.rendered, Plan())
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
         if self._only.setdefault(scope, own) not in (own, None):
@@ -109,7 +109,7 @@ def _remember(
     index: PrefixIndex[SentRequest],
     request: SentRequest,
     scope: _Scope,
-    prompt: ComparedPrompt | None = None,
+    prompt: RenderedPrompt | None = None,
 ) -> EarlierCall[SentRequest] | None:
     return index.add(
         request.sent.rendered,

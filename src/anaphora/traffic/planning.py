@@ -12,7 +12,6 @@ or begins like an earlier one, that has tools or a reply in it, or that asks for
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Literal, TypeAlias
 
@@ -20,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, MatchedCallPlanner
 from anaphora.cache.plan.memory import ConversationState
@@ -168,7 +168,7 @@ class ConversationPlans:
         self._own_markers = own_markers
         self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
-        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+        self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
     def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
         """Plans a request and remembers it. `scope` is the account."""
@@ -277,12 +277,9 @@ class ConversationPlans:
         return self._memory(_own_scope(request, scope), request.rules)
 
     def _memory(self, own: Hashable, rules: CacheRules) -> AppMemory:
-        memory = self._memories.get(own)
+        memory = self._memories.use(own)
         if memory is None:
             memory = self._memories[own] = AppMemory(rules, self._numbers())
-            if len(self._memories) > _MOST_MEMORIES:
-                self._memories.popitem(last=False)
-        self._memories.move_to_end(own)
         return memory
 
 

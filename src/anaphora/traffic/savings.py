@@ -15,7 +15,7 @@ bill of each call, so that they and the bill are on one scale. A call costs what
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeVar
@@ -23,9 +23,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.prices import cost_of
 from anaphora.client.failures import log_error
@@ -34,7 +34,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 from anaphora.wire.reading import Members
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .calls import RelayedCall, decoded_path, header_of
 from .matching import same_cache
@@ -166,7 +166,7 @@ class Savings:
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
-        self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
+        self._simulators = BoundedMap[tuple[str, str, str], _Simulators](_MOST_MODELS)
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
         self._lock = threading.Lock()
@@ -303,15 +303,12 @@ class Savings:
 
     def _simulators_of(self, request: SentRequest, rules: CacheRules) -> _Simulators:
         key = request.provider, request.wire, request.model
-        known = self._simulators.get(key)
+        known = self._simulators.use(key)
         if known is None:
             one = two = Simulator(rules, most=_MOST_PREFIXES)
             if may_take_markers(rules):
                 two = Simulator(rules, most=_MOST_PREFIXES)
             known = self._simulators[key] = _Simulators(one, two)
-            if len(self._simulators) > _MOST_MODELS:
-                self._simulators.popitem(last=False)
-        self._simulators.move_to_end(key)
         return known
 
 

@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call, format_usd
-from anaphora.cache.verdict.values import format_loss
+from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
 from anaphora.values import Notice, Usage
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 from .calls import CallKind
 from .savings import SavingsResult

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from anaphora.analysis.trace.differences import Predicted
 from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
 
 TEXT = "Look at the file and say what it does. " * 500
 

@@ -235,3 +235,13 @@ def uncacheable_messages(rendered: Rendered) -> list[Notice]:
         " message is marked; pass the state as the volatile tail instead"
     )
     return [Notice("state_in_turns", reason, "messages")]
+
+
+def reuse_requested(rendered: Rendered) -> bool:
+    """Whether the prompt itself asks for caching: by a block's policy, a mark, a frozen boundary or
+    a TTL for the history, or by asking the provider for an automatic breakpoint."""
+    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
+        return True
+    if rendered.automatic is not None and rendered.only_marks is None:
+        return True  # otherwise it is the provider's default, and the planner decides
+    return any(run.log.policies for run in rendered.runs)

@@ -190,7 +190,7 @@ class MarkerPlanner:
             extra.append((candidates.first, shared_ttl))
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # asks for caching gets its markers whatever its length.
-        long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
+        long_enough = 0 if policies or marking.reuse_requested(rendered) else len(prompt)
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
             for chunk, lifetime in positions:
@@ -383,16 +383,6 @@ def find_candidates(
         shared = policies[-1][0] if policies else section
     frozen = None if rendered.frozen is None else marking.frozen_end(rendered, rendered.frozen)
     return Candidates(policies, prefix, first, shared, frozen, tail)
-
-
-def reuse_requested(rendered: Rendered) -> bool:
-    """Whether the prompt itself asks for caching: by a block's policy, a mark, a frozen boundary or
-    a TTL for the history, or by asking the provider for an automatic breakpoint."""
-    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
-        return True
-    if rendered.automatic is not None and rendered.only_marks is None:
-        return True  # otherwise it is the provider's default, and the planner decides
-    return any(run.log.policies for run in rendered.runs)
 
 
 def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.values import Reply, Section
 from anaphora.values.codec import html_of
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
 """Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
@@ -73,12 +73,10 @@ CauseKind: TypeAlias = Literal[
 ]
 """Why less was read than the previous call had cached."""
 
-
 #: Control characters are shown escaped, so that an excerpt stays on one line.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
 #: The excerpt where one of two texts ends before the other.
 _ENDED = "(nothing: the text ends here)"
-
 
 #: Causes that are a change of bytes, which the verdict's `change` describes.
 CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
@@ -307,20 +305,6 @@ def _loss(verdict: Verdict) -> str:
     return f"{tokens} {'would be' if verdict.billed is None else were} paid again"
 
 
-#: The smallest amount that four digits show.
-_FOUR_DIGITS = Decimal("0.0001")
-
-
-def format_usd(cost_usd: Decimal) -> str:
-    if cost_usd >= 1:
-        return f"${cost_usd:.2f}"
-    return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
-
-
-def format_loss(cost_usd: Decimal | None) -> str:
-    return "cost unknown" if cost_usd is None else f"{format_usd(cost_usd)} lost"
-
-
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
 
 _Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
@@ -352,15 +336,11 @@ _CODES: dict[str, _Codes] = {
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-#: In the names of both fields that hold a diagnosis.
-_NAME = "diagnostics"
-
-
 def diagnosis_of(reply: Reply) -> Diagnosis | None:
     """The diagnosis in a reply; None where there is none, or the comparison is not finished."""
     for extras in (reply.extras or {}).values():
-        if _NAME not in extras:
-            continue  # nearly always
+        if "diagnostics" not in extras:  # nearly always
+            continue
         try:
             fields = _decode(extras)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

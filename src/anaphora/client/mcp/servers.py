@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from anaphora.errors import InvalidTool
 from anaphora.tools.mcp import McpTool
-from anaphora.tools.registry import ListingChange, OrderedRegistry
+from anaphora.tools.registry import ListingChange, ToolRegistry
 from anaphora.values import Notice
 
 from . import ADDED, ServerSettings
@@ -17,7 +17,7 @@ from .connection import McpConnection
 class SessionServers:
     """Shared by the branches of a session; the session that opened them closes them."""
 
-    def __init__(self, servers: Sequence[ServerSettings], registry: OrderedRegistry) -> None:
+    def __init__(self, servers: Sequence[ServerSettings], registry: ToolRegistry) -> None:
         self._registry = registry
         self._connections = [self._connection(one) for one in servers]
         self._opening = asyncio.Lock()

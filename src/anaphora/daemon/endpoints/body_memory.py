@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -20,8 +21,9 @@ from anaphora.daemon.facts.handles import Reference, references
 from anaphora.daemon.off_loop import LARGE
 from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
+from anaphora.wire.reading import Members
 
-from .body import JsonBody, count_of, is_counted, parse_object
+from .body import count_of, is_counted, parse_object
 
 
 class MessageFacts(msgspec.Struct, frozen=True, eq=False):
@@ -34,9 +36,12 @@ class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     too many."""
 
 
-class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
-    """The body of a call. The decoded value lacks the first messages where they are `known`."""
+class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The body of a call. The decoded value lacks the first messages if they are `known`."""
 
+    data: bytes
+    members: Members
+    value: dict[str, Any]
     elements: ListElements | None = None
     """The messages; None where they are not in a list."""
     beginning: KnownBeginning[MessageFacts] | None = None

@@ -7,7 +7,7 @@ from anaphora.canonical import dumps
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.filling import with_members
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.endpoints.body import JsonBody, read_json_bytes
+from anaphora.daemon.endpoints.body import read_json_bytes
 from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
 from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
 from anaphora.daemon.faces import face_of
@@ -102,7 +102,7 @@ def _counted_path(path: str) -> str:
     return path.replace(":countTokens", ":generateContent")
 
 
-def _without_comparison(face: Face, body: JsonBody) -> tuple[bytes, Notice] | None:
+def _without_comparison(face: Face, body: CallBody) -> tuple[bytes, Notice] | None:
     """The body without the response that the provider is to compare it with, for a diagnosis alone;
     None where it names none. SDKs send it unasked, also for apps that may store nothing."""
     name, member = face.comparison

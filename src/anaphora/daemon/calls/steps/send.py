@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -149,17 +149,17 @@ class ClientCall(AttemptCaller):
         tokens: int,
         deadline: float,
         on_wait: Callable[[float], None] | None,
-    ) -> Admission:
+    ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate
         alone, limited = tools.shared_state.alone, gate.counts_tokens
         if alone and not limited:
             return gate.admit(tokens, deadline, on_wait)
-        admission = FairAdmission(gate, tokens, deadline, on_wait)
+        fair = FairAdmission(gate.admit(tokens, deadline, on_wait))
         if limited:
-            admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
+            fair.lock = tools.lock(self._call.app.id, target.endpoint.id)
         if not alone:
-            admission.shared = SharedLimits.of(tools.shared_state, tools.news, target)
-        return admission
+            fair.shared = SharedLimits.of(tools.shared_state, tools.news, target)
+        return fair
 
     async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
         await self._pipeline.before("begin", self._call)
