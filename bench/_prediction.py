@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import Predicted
 from anaphora.analysis.trace.format import Trace, TraceMessage
-from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 from anaphora.cache.read_history import ReadClass, read_class
 from anaphora.catalog import CacheRules
 from anaphora.cli.log_files import gather

@@ -33,7 +33,8 @@ from _prediction_tables import (
 )
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import CAUSE_TEXTS, Predicted
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
+from anaphora.analysis.trace.predict import Predicted
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import CAUSE_TEXTS, Predicted
+from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.read_history import ReadClass

@@ -12,9 +12,8 @@ from support.small_traces import at, bill, trace_of
 from support.tables import each_row
 
 from anaphora.analysis.trace.account import Lifetime
-from anaphora.analysis.trace.differences import Predicted
 from anaphora.analysis.trace.format import Trace, TraceUsage
-from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 
 
 def play(traces: list[Trace]) -> list[Predicted]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from anaphora.analysis.trace.differences import Predicted
 from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 
 TEXT = "Look at the file and say what it does. " * 500
 

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
 from support.tables import each_row
 
-from anaphora.analysis.trace.differences import Predicted
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predict import Predicted, Predictor
 
 LOOP = [user("q"), calls_tool("one"), tool("one"), calls_tool("two"), tool("two"), assistant("a")]
 

@@ -1,5 +1,4 @@
-"""One call of a trace: its prediction, its bill, and why they differ: what was not
-recorded, estimated or certain.
+"""Why a bill differs from its prediction: what was not recorded, estimated or certain.
 
 A verdict says why tokens that had been cached were not read; see `cache.verdict`. This says why the
 prediction was wrong, and never names a loss.
@@ -7,13 +6,10 @@ prediction was wrong, and never names a loss.
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
 
-from anaphora.cache.read_history import BillRange, ReadClass, read_class
-from anaphora.cache.simulator import Chance, Outcome
-from anaphora.catalog import CacheRules
-
-from .format import TraceUsage
+if TYPE_CHECKING:
+    from .predict import Predicted
 
 #: The likely causes of a difference between prediction and bill.
 CAUSE_TEXTS: dict[str, str] = {
@@ -34,79 +30,13 @@ CAUSE_TEXTS: dict[str, str] = {
 }
 
 
-class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: what was predicted and what was billed."""
-
-    trace: str
-    call: int
-    provider: str
-    model: str
-    recorded_model: str = ""
-    """The model that was called, even when the call is replayed elsewhere."""
-    wire: str | None = None
-    at: float | None
-    gap: float | None
-    """Seconds since the previous call of the conversation began."""
-    in_loop: bool
-    """Only tool results since the previous call."""
-    outcome: Outcome
-    chances: tuple[Chance, ...] = ()
-    """The other outcomes that it may have had, and how often."""
-    billed: TraceUsage | None
-    """The original bill, even when the call is replayed elsewhere."""
-    baseline: int | None
-    """What the previous call left in the cache: what it read and wrote at markers, or else all of
-    its prompt in granules. None for a first call, and when it left nothing."""
-    lapsed: Outcome | None = None
-    """The outcome if entries expire as the rules say, where that is a stand-in and bills have not
-    shown it; None where it is the same."""
-    previous: int | None = None
-    """The tokens of the previous billed prompt of the conversation."""
-    older: bool = False
-    """What was read is what some earlier call of the conversation had left."""
-    ends_only: bool = False
-    """Its start is not recorded."""
-    implicit: bool = False
-    rules: CacheRules | None = None
-    """Those that it was predicted by."""
-    granule: int = 1
-    bill_range: BillRange | None = None
-    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
-    delay: float = 0.0
-    """Seconds in which a write may not be visible yet."""
-
-    @property
-    def exact(self) -> bool:
-        return self.billed is not None and self.outcome.read == self.billed.cache_read
-
-    @property
-    def expected(self) -> ReadClass | None:
-        return self._class(self.outcome.read)
-
-    @property
-    def happened(self) -> ReadClass | None:
-        return None if self.billed is None else self._class(self.billed.cache_read)
-
-    @property
-    def baseline_class(self) -> ReadClass | None:
-        return None if self.baseline is None else self._class(self.baseline)
-
-    @property
-    def is_pair(self) -> bool:
-        """Whether there is a bill, and one before it that left something to read."""
-        return self.billed is not None and self.baseline is not None
-
-    @property
-    def cause(self) -> str | None:
-        """The most likely cause of a difference, a key of `CAUSE_TEXTS`; None when there is no
-        difference or no bill."""
-        if self.billed is None or self.exact:
-            return None
-        read = self.billed.cache_read
-        return _more(self, read) if read > self.outcome.read else _less(self, read)
-
-    def _class(self, read: int) -> ReadClass | None:
-        return None if self.baseline is None else read_class(read, self.baseline)
+def why_different(call: Predicted) -> str | None:
+    """The most likely cause, a key of `CAUSE_TEXTS`; None when there is no difference or no
+    bill."""
+    if call.billed is None or call.exact:
+        return None
+    read = call.billed.cache_read
+    return _more(call, read) if read > call.outcome.read else _less(call, read)
 
 
 def _more(call: Predicted, read: int) -> str:

@@ -10,15 +10,19 @@ import math
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.read_history import BillRange, ReadClass, read_class
 from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
+from anaphora.catalog import CacheRules
 from anaphora.catalog.names import GATEWAYS
 
 from .account import Account
 from .blocks import KnownBlocks
-from .differences import Predicted
+from .differences import why_different
 from .entry_bills import EntryBills, PredictedRead
-from .format import Trace, TraceCall
+from .format import Trace, TraceCall, TraceUsage
 from .learning import (
     changed_at,
     learn_bill,
@@ -29,6 +33,78 @@ from .learning import (
 )
 from .read_candidates import CallSituation
 from .replay import Replay, in_order, is_marked, left_by
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: what was predicted and what was billed."""
+
+    trace: str
+    call: int
+    provider: str
+    model: str
+    recorded_model: str = ""
+    """The model that was called, even when the call is replayed elsewhere."""
+    wire: str | None = None
+    at: float | None
+    gap: float | None
+    """Seconds since the previous call of the conversation began."""
+    in_loop: bool
+    """Only tool results since the previous call."""
+    outcome: Outcome
+    chances: tuple[Chance, ...] = ()
+    """The other outcomes that it may have had, and how often."""
+    billed: TraceUsage | None
+    """The original bill, even when the call is replayed elsewhere."""
+    baseline: int | None
+    """What the previous call left in the cache: what it read and wrote at markers, or else all of
+    its prompt in granules. None for a first call, and when it left nothing."""
+    lapsed: Outcome | None = None
+    """The outcome if entries expire as the rules say, where that is a stand-in and bills have not
+    shown it; None where it is the same."""
+    previous: int | None = None
+    """The tokens of the previous billed prompt of the conversation."""
+    older: bool = False
+    """What was read is what some earlier call of the conversation had left."""
+    ends_only: bool = False
+    """Its start is not recorded."""
+    implicit: bool = False
+    rules: CacheRules | None = None
+    """Those that it was predicted by."""
+    granule: int = 1
+    bill_range: BillRange | None = None
+    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
+    delay: float = 0.0
+    """Seconds in which a write may not be visible yet."""
+
+    @property
+    def exact(self) -> bool:
+        return self.billed is not None and self.outcome.read == self.billed.cache_read
+
+    @property
+    def expected(self) -> ReadClass | None:
+        return self._class(self.outcome.read)
+
+    @property
+    def happened(self) -> ReadClass | None:
+        return None if self.billed is None else self._class(self.billed.cache_read)
+
+    @property
+    def baseline_class(self) -> ReadClass | None:
+        return None if self.baseline is None else self._class(self.baseline)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there is a bill, and one before it that left something to read."""
+        return self.billed is not None and self.baseline is not None
+
+    @property
+    def cause(self) -> str | None:
+        """The most likely cause of a difference, from what the recording shows; None when there is
+        no difference or no bill."""
+        return why_different(self)
+
+    def _class(self, read: int) -> ReadClass | None:
+        return None if self.baseline is None else read_class(read, self.baseline)
 
 
 class _PlayedCall(NamedTuple):

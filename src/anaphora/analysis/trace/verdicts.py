@@ -20,9 +20,8 @@ from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 
-from .differences import Predicted
 from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
-from .predict import Predictor
+from .predict import Predicted, Predictor
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
