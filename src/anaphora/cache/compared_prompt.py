@@ -40,7 +40,7 @@ _FIELDS = frozenset((*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous
 
 
 class CallHints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says about the conversation of a call."""
+    """A client's hints about the conversation of a call."""
 
     conversation: str = ""
     """An id of the conversation, the session or the cache key. Subagents and side calls may have

@@ -104,7 +104,7 @@ def _size(rendered: Rendered, chunk: int) -> int:
 
 
 def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
-    """What kind of change begins at a chunk of the messages. It is a compaction where
+    """What kind of change begins at a chunk of the messages. It is a compaction if
 
     - a compacted history as a provider writes it is new in the prompt, or
     - a message of the user's repeats the previous reply, which is not sent as one: that was the

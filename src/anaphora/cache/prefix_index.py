@@ -88,7 +88,7 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     """Of the keys of its chunks."""
     reply: tuple[Hashable, str] | None
     before: int
-    """The call whose messages it continues; 0 where there is none."""
+    """The call whose messages it continues; 0 if there is none."""
 
 
 _Place = tuple[int, "_Branch | None"]

@@ -6,7 +6,7 @@ under which a later prompt finds them.
     pointers(prompt, salts, …)            the names that a prompt is saved under
     candidates(prompt, salts)             the names that a prompt looks for
 
-A later prompt mostly begins with all of an earlier one: that one is a view of it. Where it does
+A later prompt mostly begins with all of an earlier one: that one is a view of it. If it does
 not, blocks of the earlier prompt that occur in the later one are taken from there, and the others
 are placeholders of their size: the block that changed is known, its earlier text is not. Names are
 digests of blocks; salts separate those of apps, models and conversations that clients name.
@@ -29,7 +29,7 @@ from .compared_prompt import CallHints, block_texts
 from .saved_call import SavedCall
 from .simulator import RenderedPrompt
 
-#: Digest of the block, bytes of the chunk, tokens in units of 16 where it is not text, kind, flags.
+#: Digest of the block, bytes of the chunk, tokens in units of 16 if it is not text, kind, flags.
 _ENTRY = Struct("<8sIHBB")
 ENTRY_BYTES = _ENTRY.size
 #: Blocks at the end of a prompt that are described in the record itself: they may change from call
@@ -215,7 +215,7 @@ def first_runs(rendered: Rendered, chunks: int) -> tuple[ChunkRun, ...]:
 
 
 class Salts(msgspec.Struct, frozen=True):
-    """What separates apps, models, and conversations that clients name."""
+    """Salts that separate apps, models, and conversations that clients name."""
 
     scope: bytes
     hinted: bytes

@@ -116,7 +116,7 @@ class Catalog(msgspec.Struct, frozen=True):
         return profile if profile.known else msgspec.structs.replace(profile, id=model)
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
-        """The model's cache rules, for a wire where they differ by it; for an unknown model its
+        """The model's cache rules, for a wire if they differ by it; for an unknown model its
         provider's conservative defaults."""
         entry = self._of(provider).find(model)
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-#: What other tools call a provider.
+#: Names of providers in other tools.
 ALIASES = {
     "gemini": "google",
     "google-vertex": "google",
@@ -61,14 +61,14 @@ MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
 #: model's maker.
 GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 
-#: What gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
+#: Suffixes that gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
 _VARIANT = re.compile(r":[a-z]+\Z")
 
-#: What may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
+#: Suffixes of an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
 #: -latest.
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
-#: What some APIs put before the id of a model.
+#: Prefixes that some APIs put before the id of a model.
 _COLLECTIONS = {"google": "models/"}
 
 

@@ -35,7 +35,7 @@ field that the provider does not have:
 
 A gateway's models are cached by the provider that serves them, so the cache rules of that one lie
 between the gateway's stand-ins for every model and all else that its file states. Limits, routing
-and isolation are the gateway's own; so are prices, where its file states any.
+and isolation are the gateway's own; so are prices, if its file states any.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class ProviderEntries:
         return self._entry("", None)
 
     def find(self, model: str) -> ModelEntry:
-        """The entry of a model; its profile is not `known` where no row names the model."""
+        """The entry of a model; its profile is not `known` if no row names the model."""
         return self._entry(self._id(model), self._vendor(model))
 
     def row_of(self, model: str, figure: str, wire: str | None) -> str:
@@ -355,7 +355,7 @@ class ProviderEntries:
 
 def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:
     """A gateway bills writes as it does, however long the provider behind it keeps them: at its
-    highest price where it states none for the TTL."""
+    highest price if it states none for the TTL."""
     prices = own.get("write_price", {})
     dearest = max(prices.values(), key=lambda price: price.value, default=None)
     kept = {ttl: prices.get(ttl, dearest) for ttl in figures["ttls"].value}

@@ -137,7 +137,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_tokens_field: Figure[MaxTokensField] | None = None
     system_role: Figure[SystemRole] | None = None
     system_roles: Figure[tuple[SystemRole, ...]] | None = None
-    """The roles that system messages may have; None: `system`, and `developer` where it is the
+    """The roles that system messages may have; None: `system`, and `developer` if it is the
     `system_role`."""
     system_slot: Figure[SystemSlot] | None = None
     reasoning_field: Figure[str] | None = None
@@ -153,7 +153,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Features that an API version refuses, by version."""
 
     def can(self, capability: Capability) -> bool:
-        """Whether the capability is known; false also where no source lists any."""
+        """Whether the capability is known; false also if no source lists any."""
         return self.capabilities is not None and capability in self.capabilities.value
 
     def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:

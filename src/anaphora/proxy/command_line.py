@@ -42,7 +42,7 @@ class ProgramAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The address that a program calls when its user is signed in instead of having a key."""
 
     field: str
-    """The field of the program's login file that says so, unless `key_field` is set, too."""
+    """The field of the program's login file that says so, unless `key_field` is set as well."""
     key_field: str
     upstream: str
 
@@ -131,7 +131,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
 
     words: tuple[str, ...]
     at: int
-    """The program's place in `words`: their number where there is none."""
+    """The program's place in `words`: their number if there is none."""
     program: Program | None = None
     """What is known of it."""
     wrappers: tuple[Wrapper, ...] = ()
@@ -199,7 +199,7 @@ def parse(command: Sequence[str]) -> CommandLine:
 def _after_options(
     words: tuple[str, ...], at: int, wrapper: Wrapper, assignments: list[int]
 ) -> int | None:
-    """The place after a wrapper's own words; None where it runs no command."""
+    """The place after a wrapper's own words; None if it runs no command."""
     missing = bool(wrapper.words)
     while at < len(words):
         word = words[at]

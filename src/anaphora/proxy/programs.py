@@ -35,7 +35,7 @@ from .command_line import (
 if TYPE_CHECKING:
     from .server import Proxy
 
-#: The value of key variables in replay, where a program wants one and none is needed.
+#: The value of key variables in replay, if a program wants one and none is needed.
 PLACEHOLDER_KEY = "anaphora-replay"
 _LOCAL = ("127.0.0.1", "localhost")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::", ""})
@@ -93,7 +93,7 @@ def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
-    """Raises where an upstream is the proxy itself."""
+    """Raises if an upstream is the proxy itself."""
     own = urlsplit(url)
     for upstream in upstreams:
         parts = urlsplit(upstream)
@@ -106,7 +106,7 @@ def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
 
 
 def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """What of the command cannot be redirected, a sentence each."""
+    """The parts of the command that cannot be redirected, a sentence each."""
     line = parse(command)
     found = [f"{one.names[0]}: {one.notice}" for one in line.wrappers if one.notice]
     for one in TABLES.bypasses:
@@ -167,7 +167,7 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
 
 def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _Destination]:
     """By variable; the program's argument has the empty name. A variable that the user has not set
-    is left unset where another one of its provider is set: then the program reads that one, or
+    is left unset if another one of its provider is set: then the program reads that one, or
     means the provider's own address."""
     values = {**environ, **line.assigned()}
     known = TABLES.variables
@@ -198,7 +198,7 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
 
 
 def _destination(variable: ProgramVariable, value: str) -> _Destination | None:
-    """Where a variable leads; None: to an address of no known provider, where that matters."""
+    """Where a variable leads; None: to an address of no known provider, if that matters."""
     if not value:
         return _Destination(variable.provider, variable.path)
     url = ollama_url(value) if variable.name == "OLLAMA_HOST" else value
@@ -228,7 +228,7 @@ def _read(url: str, setting: str, provider: str) -> _Destination | None:
 
 
 def _provider_at(parts: SplitResult) -> str | None:
-    """The provider of the catalog with that address. A port of this machine is one only where it is
+    """The provider of the catalog with that address. A port of this machine is one only if it is
     the provider's own."""
     for name, row in default_rows().items():
         if "{" not in row.base_url and _same_origin(row.base_url, parts):
@@ -348,7 +348,7 @@ def _no_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _expanded(file: str, environ: Mapping[str, str]) -> str:
-    """The path with `~` and `$NAME` of that environment; empty where the variable is not set."""
+    """The path with `~` and `$NAME` of that environment; empty if the variable is not set."""
     first, _, rest = file.partition("/")
     base = environ.get("HOME", "") if first == "~" else environ.get(first.removeprefix("$"), "")
     return os.path.join(base, rest) if base else ""

@@ -78,7 +78,7 @@ async def tcp_server(
     tls: ssl.SSLContext | None = None,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[ServerAddress]:
-    """Serves until the block ends; at any free port where `port` is 0. New connections use what
+    """Serves until the block ends; at any free port if `port` is 0. New connections use what
     `tls` holds by then."""
     ip = ip_of(host)
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
@@ -230,7 +230,7 @@ class _Connection(RequestHandler):
         self.lost = asyncio.Event()
 
     def take_place(self, transport: asyncio.Transport) -> bool:
-        """Counts the connection, and closes it where there is no place."""
+        """Counts the connection, and closes it if there is no place."""
         self._accepted = transport
         self._scope = connection_scope(transport)
         self.place = self._table.enter(peer_of(self._scope), self.has_input, self.close_idle)
@@ -243,7 +243,7 @@ class _Connection(RequestHandler):
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
         elif self.place.is_surplus:
-            # Where it has sent nothing by then.
+            # If it has sent nothing by then.
             asyncio.get_running_loop().call_later(self._new_seconds, self.place.close_surplus)
         return True
 

@@ -9,12 +9,12 @@
 
 Connections of trusted proxies, which hold the requests of many clients, have half of the places and
 are not closed for being idle. All others are closed for a new one when their group is full, the one
-first that has been idle for longest: idle connections keep no other out. Where all connections
+first that has been idle for longest: idle connections keep no other out. If all connections
 without a valid token are sending a request, the oldest of them is closed.
 
 A client may open many connections before it sends the first request on each, and a handshake takes
 time: a new connection is not idle for a moment. While that lasts, a peer may have more places than
-its own; where all are taken, the peer with the most gives one back.
+its own; if all are taken, the peer with the most gives one back.
 """
 
 from __future__ import annotations
@@ -148,13 +148,13 @@ class ConnectionTable:
             pass
 
     def _close_of_largest(self) -> None:
-        """One of the peer that has the most, where that is more than its places."""
+        """One of the peer that has the most, if that is more than its places."""
         largest = max(self._peers.values(), key=lambda group: len(group.places), default=None)
         if largest is not None and len(largest.places) > largest.most:
             largest.close_oldest()
 
     def use(self, place: ConnectionPlace, app: str) -> bool:
-        """Counts a connection as one of an app. False where that has too many."""
+        """Counts a connection as one of an app. False if that has too many."""
         group = self._apps.get(app)
         if group is None:
             group = _Group(self._limits.of_app)
@@ -225,7 +225,7 @@ class ConnectionPlace:
                 group.idle[self] = None
 
     def use(self, app: str) -> bool:
-        """It has shown a valid token of an app. False where the app has too many connections; a
+        """It has shown a valid token of an app. False if the app has too many connections; a
         proxy's stay the proxy's."""
         return app == self.app or self.keeps or self._table.use(self, app)
 
@@ -252,7 +252,7 @@ class ConnectionPlace:
         return False
 
     def close_surplus(self) -> None:
-        """Closes idle connections of the same peer where those are too many."""
+        """Closes idle connections of the same peer if those are too many."""
         if self.peer is not None:
             self._table.close_surplus(self.peer)
 

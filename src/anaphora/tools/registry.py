@@ -57,7 +57,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 class ListingChange(msgspec.Struct, frozen=True):
-    """What another listing of a server changes, by the names of tools."""
+    """The changes of a new listing of a server, by the names of tools."""
 
     added: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ from anaphora.wire.splicing import plannable
 from .calls import LoggedCall, counts_tokens, wire_at
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
-"""What becomes of markers that a program places itself."""
+"""How markers that a program places itself are treated."""
 
 #: Models at accounts whose history is remembered.
 _MOST_MEMORIES = 64
@@ -90,7 +90,7 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
 def read_request(
     method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> ReadRequest | None:
-    """None where it is not a call of a model, or of a provider that is not known. Header names are
+    """None if it is not a call of a model, or of a provider that is not known. Header names are
     in lower case. Raises `InvalidRequest` for one that cannot be read."""
     wire = wire_at(path)
     encoded = is_encoded(headers)
@@ -163,7 +163,7 @@ class ConversationPlans:
     def __init__(
         self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
     ) -> None:
-        """`numbers` returns the first number of a model's conversations, where other processes
+        """`numbers` returns the first number of a model's conversations, if other processes
         continue them."""
         self._own_markers = own_markers
         self._numbers = numbers
@@ -246,7 +246,7 @@ class ConversationPlans:
         call.state.cache_key, call.plan = key, replace(plan, key=key)
 
     def refreshed(self, call: PlannedCall, seconds: float) -> None:
-        """What a call wrote is kept alive for so many seconds more."""
+        """Extends the lifetime of a call's cache entry by so many seconds."""
         if (written := call.state.written) is not None:
             chunk, key, expires = written
             call.state.written = chunk, key, expires + seconds
@@ -289,7 +289,7 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
 
 
 def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
-    """Without a marker on the last blocks where the calls of the conversation show that these
+    """Without a marker on the last blocks if the calls of the conversation show that these
     change: what is written there is never read."""
     if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
         return rendered

@@ -5,7 +5,7 @@
     print(savings.result())
 
 A verdict does not need the comparison, so `add` only keeps what it takes. `compare_next` compares
-one call, when there is time; `result` the rest, when it is asked for.
+one call, when there is time; `result` compares the rest.
 
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
 and with the markers that the planner chooses (`Placer` places the same). Both count tokens by the
@@ -85,7 +85,7 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
     placed: int
     """Calls that were sent with Anaphora's markers."""
     billed: TokenCosts
-    """What the provider billed."""
+    """The provider's bills."""
     simulated: TokenCosts
     """The same requests, as the program sent them, in the simulator."""
     with_markers: TokenCosts
@@ -93,7 +93,7 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved_usd(self) -> Decimal:
-        """What Anaphora's markers save, both sides simulated; negative where they cost more."""
+        """What Anaphora's markers save, both sides simulated; negative if they cost more."""
         return self.simulated.cost_usd - self.with_markers.cost_usd
 
     @property
@@ -140,7 +140,7 @@ class _Simulators(msgspec.Struct, frozen=True, eq=False):
 
     as_sent: Simulator
     with_markers: Simulator
-    """The same one where no request of the model takes markers."""
+    """The same one if no request of the model takes markers."""
 
 
 class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -148,7 +148,7 @@ class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     request: SentRequest
     read: ReadRequest | None
-    """As the program sent it, where markers were placed in it."""
+    """As the program sent it, if markers were placed in it."""
     fields: Members
     """Fields of the body that decide where markers may be placed."""
     continued: SentRequest | None
@@ -218,14 +218,14 @@ class Savings:
                 self._compare_first()
 
     def compare_next(self) -> bool:
-        """Compares the call that has waited longest; False where none does."""
+        """Compares the call that has waited longest; False if none does."""
         with self._lock:
             if self._waiting:
                 self._compare_first()
             return bool(self._waiting)
 
     def result(self, *, complete: bool = True) -> SavingsResult:
-        """The sums of all calls; where it need not be complete, of those that were compared."""
+        """The sums of all calls; if it need not be complete, of those that were compared."""
         with self._lock:
             while complete and self._waiting:
                 self._compare_first()
@@ -280,7 +280,7 @@ class Savings:
         as_sent: tuple[Plan, Outcome],
         with_markers: tuple[Plan, Outcome],
     ) -> bool:
-        """Adds the call to the sums; False where one of its costs is unknown."""
+        """Adds the call to the sums; False if one of its costs is unknown."""
         billed = request.sent.usage
         if billed is None:
             return False
@@ -313,7 +313,7 @@ class Savings:
 
 
 def _attempt(step: Callable[[], T]) -> T | None:
-    """What a step of a comparison returns; None where it fails: a verdict is worth more than a
+    """What a step of a comparison returns; None if it fails: a verdict is worth more than a
     comparison."""
     try:
         return step()
@@ -331,7 +331,7 @@ def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
 
 
 def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
-    """The same where none were placed."""
+    """The same if none were placed."""
     rendered, provider = request.sent.rendered, request.provider
     return read_split(
         rendered, fields, request.hints, request.catalog_rules, provider, request.dialect

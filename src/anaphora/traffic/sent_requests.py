@@ -1,4 +1,4 @@
-"""Requests as the verdict compares them: bytes as they were sent, bills where known."""
+"""Requests as the verdict compares them: bytes as they were sent, bills if known."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     rules: CacheRules
     conversation: NumberedConversation = msgspec.field(default_factory=NumberedConversation)
     named: str = ""
-    """The conversation, where the log names it."""
+    """The conversation, if the log names it."""
     hints: CallHints = CallHints()
     """The conversation as the log names it, else as the client does. Never shown."""
     reply_id: str = ""
     failure: str = ""
-    """Why the response cannot be read, where there is one."""
+    """Why the response cannot be read, if there is one."""
     service_tier: str = ""
     """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
     guess: str = ""
     """Why this wire was chosen when the request fits several."""
     dialect: Dialect | None
-    """The provider's variant of the wire; None where it has none."""
+    """The provider's variant of the wire; None if it has none."""
     catalog_rules: CacheRules
     profile: Profile
     planned: PlannedCall | None = None
@@ -115,7 +115,7 @@ class ResponseChains:
         )
 
     def complete(self, members: Members, hints: CallHints) -> Members | None:
-        """The request with the whole chain as its input; None where that is not known."""
+        """The request with the whole chain as its input; None if that is not known."""
         link = self._links.get(hints.previous_reply)
         if link is None:
             return None

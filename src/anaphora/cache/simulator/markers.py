@@ -38,7 +38,7 @@ class CacheEntry(msgspec.Struct):
     expires: float
     readable: float
     since: float = -math.inf
-    """When the response that wrote it began; the request, where that is not known."""
+    """When the response that wrote it began; the request, if that is not known."""
 
     def can_be_read(self, at: float) -> bool:
         return self.readable < at and is_alive(self.expires, at)
@@ -112,7 +112,7 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     """What a request finds, and what it will write."""
 
     position: int
-    """The deepest position that is read; -1 where nothing is."""
+    """The deepest position that is read; -1 if nothing is."""
     writes: tuple[Mark, ...]
     reason: Reason
     """Why nothing deeper is read."""
@@ -179,7 +179,7 @@ class MarkerCache:
     def refresh(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
     ) -> None:
-        """Restarts the lifetime of what a call wrote and, where the provider does so, read."""
+        """Restarts the lifetime of what a call wrote and, if the provider does so, read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, lives_from)
@@ -275,7 +275,7 @@ class MarkerCache:
         return tuple(sorted(marks, key=lambda marker: marker.chunk))
 
     def _writing(self, prompt: PromptView, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-        """The markers that write: those of long enough prefixes, the latest where there are more
+        """The markers that write: those of long enough prefixes, the latest if there are more
         than slots."""
         minimum, slots, first = self._rules.minimum_tokens.value, self._rules.slots.value, 0
         while first < len(marks) and prompt.tokens(marks[first].chunk) < minimum:

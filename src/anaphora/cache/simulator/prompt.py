@@ -52,7 +52,7 @@ class RenderedPrompt:
         if log is not None:
             log.leading = lead
         self.leading = lead.count - 1
-        """`leading` is the last block before the messages; -1 where there is none."""
+        """`leading` is the last block before the messages; -1 if there is none."""
         self.placed_runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
             self.placed_runs.append((run, first))
@@ -345,7 +345,7 @@ class ScopedKeys:
 
 
 def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 where none
+    """The last of `count` positions that is known, by galloping back from the end; -1 if none
     is. All positions before a known one are known."""
     high, step = count, 1
     low = high - step

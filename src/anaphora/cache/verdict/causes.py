@@ -2,7 +2,7 @@
 
     why_not_read(earlier, later, rules, change, profile, read, expected)
 
-The provider is blamed only where bytes, clock and rules prove that the read was possible; where
+The provider is blamed only if bytes, clock and rules prove that the read was possible; if
 something is not recorded, the cause is unknown, and the text says what would tell.
 """
 
@@ -37,10 +37,10 @@ from .values import VOLATILE, Cause, Change
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
 _MOST_SHOWN = 60
 
-#: The error of a token estimate where the model is unknown.
+#: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
-#: What would tell the cause.
+#: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the requests are not recorded as they were sent, so that what changed is not known:"
     " `anaphora watch -- COMMAND` compares them"
@@ -195,7 +195,7 @@ def _shown(name: str, value: bytes | None) -> str:
 
 
 def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | None:
-    """The first image that was added, or the last that was removed, where that matters."""
+    """The first image that was added, or the last that was removed, if that matters."""
     if "messages" not in rules.voided_by("images"):
         return None
     was, now = has_image(earlier), has_image(later)
@@ -317,7 +317,7 @@ def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
-    """The chunks with a marker, the provider's own included where a request asks for it."""
+    """The chunks with a marker, the provider's own included if a request asks for it."""
     if rules.automatic_breakpoint.value == "last_block":
         return _breakpoints(sent, rules)
     return sorted({mark.chunk for mark in sent.marks.marks})
@@ -377,7 +377,7 @@ def _from_user(rendered: Rendered, chunk: int) -> bool:
 
 
 def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction) -> Cause:
-    """The cause where none was found. The provider is blamed only when nothing else is possible."""
+    """The cause if none was found. The provider is blamed only when nothing else is possible."""
     if any(span.reason == "not_persisted" for span in expected.outcome.spans):
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
