@@ -105,6 +105,15 @@ def group_salt(group: Hashable) -> bytes:
 scope_salt = lru_cache(maxsize=256)(group_salt)
 
 
+def keys_from(prompt: RenderedPrompt, begin: int) -> list[bytes]:
+    """The keys of the chunks from there on."""
+    keys: list[bytes] = []
+    for index, (run, first) in enumerate(prompt.placed_runs):
+        if first + run.count > begin:
+            keys += prompt.chain_of(index)[max(0, begin - first) : run.count]
+    return keys
+
+
 def message_chunks(prompt: RenderedPrompt) -> int:
     """The number of chunks of its messages."""
     return len(prompt) - prompt.leading - 1

@@ -29,6 +29,7 @@ from .compared_prompt import (
     common_chunks,
     group_salt,
     is_edit,
+    keys_from,
     message_chunks,
     scope_salt,
 )
@@ -336,7 +337,7 @@ class PrefixIndex(Generic[Call]):
             if branch is not None:
                 branch.forked = max(branch.forked, begin)
             branch = _Branch(branch, begin, (count - 1, new.number))
-        keys = [salt + key for key in new.prompt.keys(branch.end)]
+        keys = [salt + key for key in keys_from(new.prompt, branch.end)]
         branch.keys += keys
         self._branches.update(dict.fromkeys(keys, branch))
         if count:

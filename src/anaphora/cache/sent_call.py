@@ -11,13 +11,12 @@ verdicts, planner, client and daemon ask here.
 
 from __future__ import annotations
 
-import re
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.catalog import CacheRules, Moment
-from anaphora.rendered import Kind, Plan, Rendered
+from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
 from anaphora.values import TTL_SECONDS, Message, Ttl, Usage
 
@@ -29,11 +28,6 @@ _MOST_LINES = 24
 
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
 """What begins a call's history, if it is not the call before it."""
-
-_IMAGE = re.compile(
-    rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
-    rb'|"mime_?[tT]ype"\s*:\s*"image/'
-)
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -199,21 +193,3 @@ def moments(
         "response_start": start,
         "response_end": start if ended is None else ended,
     }
-
-
-def has_image(rendered: Rendered) -> bool:
-    """Whether a message holds an image. Searches only chunks that were not searched before."""
-    for run in rendered.runs:
-        log, (searched, first) = run.log, run.log.first_image
-        if run.section != "messages":
-            continue
-        if first is None and searched < run.count:
-            for index in range(searched, run.count):
-                data = log.slice(log.start(index), log.ends[index])
-                if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
-                    first = index
-                    break
-            log.first_image = run.count, first
-        if first is not None and first < run.count:
-            return True
-    return False

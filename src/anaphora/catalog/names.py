@@ -64,13 +64,6 @@ GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 #: Suffixes that gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
 _VARIANT = re.compile(r":[a-z]+\Z")
 
-#: Suffixes of an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
-#: -latest.
-_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
-
-#: Prefixes that some APIs put before the id of a model.
-_COLLECTIONS = {"google": "models/"}
-
 
 def maker_of(model: str) -> str | None:
     """The maker of a model, by its name; None for names that any host may use."""
@@ -91,20 +84,6 @@ def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
             return (provider, name) if provider in known else None
     maker = maker_of(name)
     return None if maker is None else (maker, name)
-
-
-def without_prefix(provider: str, model: str) -> str:
-    """The model without what precedes its id: the provider's name, which gateways add, or the
-    name of a collection."""
-    return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
-
-
-def match(model: str, known: Container[str]) -> str | None:
-    """The known id that `model` is, or is a dated or -latest form of."""
-    if model in known:
-        return model
-    undated = _SUFFIX.sub("", model)
-    return undated if undated in known else None
 
 
 def spelling(model: str) -> str:

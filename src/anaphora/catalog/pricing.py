@@ -18,9 +18,9 @@ from anaphora.values import Ttl
 
 from .cache_rules import CacheRules
 from .load import SHIPPED
-from .names import without_prefix
 from .price_data import PRICE_SLOT, Amount, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
+from .rows import without_prefix
 from .values import Figure
 
 #: The digits to which multiples are published, and compared with price data.

@@ -41,7 +41,8 @@ and isolation are the gateway's own; so are prices, if its file states any.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -49,8 +50,8 @@ import msgspec
 from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
-from .names import match, spelling, vendor_of, without_prefix
-from .values import Profile, convert, read_toml, tables_of
+from .names import spelling, vendor_of
+from .values import Profile, as_figure, convert, derived, read_toml, selected_part, tables_of
 
 T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]
@@ -58,9 +59,16 @@ RowKind: TypeAlias = Literal["rules", "profiles"]
 _STRUCTS: dict[RowKind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
 _PROVENANCE = ("source", "date")
 
+#: Suffixes of an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
+#: -latest.
+_SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
+
 #: Figures that a gateway has for itself, whoever serves the model.
 _GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
 _PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
+
+#: Prefixes that some APIs put before the id of a model.
+_COLLECTIONS = {"google": "models/"}
 
 #: The fields of each kind of row; a model's identity is not one.
 FIELDS = {
@@ -96,7 +104,7 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for key, value in self.stated.items():
             if key not in fields:
                 raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
-            figure = _as_figure(value, self.provenance)
+            figure = as_figure(value, self.provenance)
             figures[key] = convert(figure, fields[key].type, self.file, self.name, key)
         return figures
 
@@ -165,45 +173,22 @@ def _row(
     ]
 
 
-def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
-    """A plain value as a figure of the row's source and date; a table of figures one by one."""
-    if not isinstance(value, dict):
-        return {"value": value, **provenance}
-    if "value" not in value:
-        return {key: _as_figure(item, provenance) for key, item in value.items()}
-    return value if "source" in value else {**provenance, **value}
-
-
-def _selected(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
-    """What a row states of a field that is a stand-in, or that is not; None if nothing is."""
-    if isinstance(value, dict) and "value" not in value:
-        kept = {key: _selected(item, provenance, stand_ins) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None} or None
-    figure = _as_figure(value, provenance)
-    return figure if figure.get("verified", True) != stand_ins else None
-
-
 def _part(row: CatalogRow, *, stand_ins: bool) -> CatalogRow:
     """A row with only its stand-ins, or with all but them."""
     parts = {
-        field: _selected(value, row.provenance, stand_ins) for field, value in row.stated.items()
+        field: selected_part(value, row.provenance, stand_ins)
+        for field, value in row.stated.items()
     }
     stated = {field: part for field, part in parts.items() if part is not None}
     return msgspec.structs.replace(row, stated=stated, without=row.without if stand_ins else ())
 
 
-def _derived(value: Any, row: CatalogRow) -> Any:
-    if isinstance(value, dict) and "value" not in value:
-        return {key: _derived(item, row) for key, item in value.items()}
-    figure = _as_figure(value, row.provenance)
-    source = f"derived: {row.file}: {figure.get('source', '')}"
-    return {**figure, "source": source, "verified": False}
-
-
 def _for_gateway(row: CatalogRow, left_out: tuple[str, ...]) -> CatalogRow:
     """A row of the provider that serves a gateway's model, as a layer of the gateway."""
     stated = {
-        field: _derived(value, row) for field, value in row.stated.items() if field not in left_out
+        field: derived(value, row.provenance, row.file)
+        for field, value in row.stated.items()
+        if field not in left_out
     }
     return msgspec.structs.replace(row, models=(), stated=stated)
 
@@ -351,6 +336,20 @@ class ProviderEntries:
             # Each row is valid by itself; the last one conflicts with those below.
             last = [row for row in applying if row.kind == "rules"][-1]
             raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
+
+
+def without_prefix(provider: str, model: str) -> str:
+    """The model without what precedes its id: the provider's name, which gateways add, or the
+    name of a collection."""
+    return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
+
+
+def match(model: str, known: Container[str]) -> str | None:
+    """The known id that `model` is, or is a dated or -latest form of."""
+    if model in known:
+        return model
+    undated = _SUFFIX.sub("", model)
+    return undated if undated in known else None
 
 
 def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:

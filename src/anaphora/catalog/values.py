@@ -210,3 +210,32 @@ def convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> 
     except msgspec.ValidationError as error:
         message = f"{field}: {error}" if field else str(error)
         raise InvalidCatalog(message, file=file, row=row) from error
+
+
+# ── Figures as they are written ──────────────────────────────────────────────────────────────────
+
+
+def as_figure(value: Any, provenance: dict[str, Any]) -> Any:
+    """A plain value as a figure of the row's source and date; a table of figures one by one."""
+    if not isinstance(value, dict):
+        return {"value": value, **provenance}
+    if "value" not in value:
+        return {key: as_figure(item, provenance) for key, item in value.items()}
+    return value if "source" in value else {**provenance, **value}
+
+
+def selected_part(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
+    """The part of a row's field that is a stand-in, or that is not; None if there is none."""
+    if isinstance(value, dict) and "value" not in value:
+        kept = {key: selected_part(item, provenance, stand_ins) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None} or None
+    figure = as_figure(value, provenance)
+    return figure if figure.get("verified", True) != stand_ins else None
+
+
+def derived(value: Any, provenance: dict[str, Any], file: str) -> Any:
+    """A figure as a stand-in that is derived from another provider's file."""
+    if isinstance(value, dict) and "value" not in value:
+        return {key: derived(item, provenance, file) for key, item in value.items()}
+    figure = as_figure(value, provenance)
+    return {**figure, "source": f"derived: {file}: {figure.get('source', '')}", "verified": False}

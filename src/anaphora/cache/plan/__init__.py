@@ -26,9 +26,8 @@ from .advice import (
     refreshes,
     until_next,
 )
-from .marking import reuse_requested
 from .memory import AppMemory, Gaps
-from .planner import MarkerPlanner
+from .planner import MarkerPlanner, reuse_requested
 from .saved import SavedPlanner, save_conversation
 from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
 

@@ -37,6 +37,17 @@ class Candidates(msgspec.Struct, frozen=True):
     """The end of the history that the next turn reuses."""
 
 
+class MarkerChoice(msgspec.Struct, frozen=True):
+    """The markers that one call should have, before slots are counted."""
+
+    wanted: dict[int, Ttl]
+    fillers: dict[int, Ttl]
+    """For slots that stay free: dropping them costs nothing by the rules."""
+    history: Ttl | None
+    """The TTL that pays inside the history; None if none does."""
+    notices: list[Notice]
+
+
 def frozen_end(rendered: Rendered, chunk: int) -> int | None:
     """The last chunk of the frozen region that can carry a marker."""
     if chunk >= rendered.cacheable or not rendered.messages_cacheable:
@@ -235,13 +246,3 @@ def uncacheable_messages(rendered: Rendered) -> list[Notice]:
         " message is marked; pass the state as the volatile tail instead"
     )
     return [Notice("state_in_turns", reason, "messages")]
-
-
-def reuse_requested(rendered: Rendered) -> bool:
-    """Whether the prompt itself asks for caching: by a block's policy, a mark, a frozen boundary or
-    a TTL for the history, or by asking the provider for an automatic breakpoint."""
-    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
-        return True
-    if rendered.automatic is not None and rendered.only_marks is None:
-        return True  # otherwise it is the provider's default, and the planner decides
-    return any(run.log.policies for run in rendered.runs)

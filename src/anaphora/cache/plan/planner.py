@@ -12,20 +12,18 @@ from collections.abc import Hashable
 from decimal import Decimal
 from functools import cached_property
 
-import msgspec
-
 from anaphora.cache.sent_call import expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, SegmentRole, Ttl, nearest_ttl
 
 from . import marking
 from .advice import HandlePlanner
 from .deferred import SentTurn
-from .marking import Candidates
+from .marking import Candidates, MarkerChoice
 from .memory import AppMemory, ConversationState
 
 # Bound once: looking up an enum member is slow.
@@ -33,17 +31,6 @@ _STABLE = SegmentRole.STABLE_PREFIX
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 _NO_MARKS = Plan()
-
-
-class MarkerChoice(msgspec.Struct, frozen=True):
-    """The markers that one call should have, before slots are counted."""
-
-    wanted: dict[int, Ttl]
-    fillers: dict[int, Ttl]
-    """For slots that stay free: dropping them costs nothing by the rules."""
-    history: Ttl | None
-    """The TTL that pays inside the history; None if none does."""
-    notices: list[Notice]
 
 
 class MarkerPlanner:
@@ -190,7 +177,7 @@ class MarkerPlanner:
             extra.append((candidates.first, shared_ttl))
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
         # asks for caching gets its markers whatever its length.
-        long_enough = 0 if policies or marking.reuse_requested(rendered) else len(prompt)
+        long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
             for chunk, lifetime in positions:
@@ -383,6 +370,16 @@ def find_candidates(
         shared = policies[-1][0] if policies else section
     frozen = None if rendered.frozen is None else marking.frozen_end(rendered, rendered.frozen)
     return Candidates(policies, prefix, first, shared, frozen, tail)
+
+
+def reuse_requested(rendered: Rendered) -> bool:
+    """Whether the prompt itself asks for caching: by a block's policy, a mark, a frozen boundary or
+    a TTL for the history, or by asking the provider for an automatic breakpoint."""
+    if rendered.marks or rendered.frozen is not None or rendered.message_ttl is not None:
+        return True
+    if rendered.automatic is not None and rendered.only_marks is None:
+        return True  # otherwise it is the provider's default, and the planner decides
+    return any(run.log.policies for run in rendered.runs)
 
 
 def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:

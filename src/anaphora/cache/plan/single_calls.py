@@ -12,9 +12,8 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
 
-from .marking import reuse_requested
 from .memory import AppMemory, ConversationState
-from .planner import MarkerPlanner
+from .planner import MarkerPlanner, reuse_requested
 
 #: Calls whose continuation is recognised: how many, and how many bytes of prompts.
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000

@@ -105,14 +105,6 @@ class RenderedPrompt:
         keys = self._chains.get(index) or self.chain_of(index)
         return keys[position - self.placed_runs[index][1]]
 
-    def keys(self, begin: int) -> list[bytes]:
-        """The keys from there on."""
-        keys: list[bytes] = []
-        for index, (run, first) in enumerate(self.placed_runs):
-            if first + run.count > begin:
-                keys += self.chain_of(index)[max(0, begin - first) : run.count]
-        return keys
-
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
         if tokens is None:

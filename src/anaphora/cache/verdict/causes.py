@@ -9,11 +9,11 @@ something is not recorded, the cause is unknown, and the text says what would te
 from __future__ import annotations
 
 from anaphora.cache.history import history_change
+from anaphora.cache.prefix_difference import has_image
 from anaphora.cache.sent_call import (
     SentCall,
     cached_chunks,
     expiry,
-    has_image,
     is_alive,
     last_ttl,
     moments,
