@@ -30,6 +30,8 @@ _NAME = re.compile(r"(\d{6,12})\.jsonl")
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 #: A longer line is no row.
 _LONGEST_LINE = 64 * 1024 * 1024
+#: Bytes at the end of a line that is cut. `"}` may be there twice: written over the line break.
+_ENDS = b'"} \t\r'
 #: Names that would be a file of rows; a log is a folder of such files.
 _FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
 #: Names of the logs in SQLite files that earlier versions wrote.
@@ -111,7 +113,7 @@ class FileReader:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
             if line and unfinished and not is_locked(self.path):
-                yield line.removesuffix(b'"}')
+                yield line.rstrip(_ENDS)
 
     def place(self, section: Path, index: int) -> str:
         return f"{section.name}, line {index + 1:,}"

@@ -34,7 +34,7 @@ from .compared_prompt import (
     scope_salt,
 )
 from .simulator import RenderedPrompt
-from .simulator.prompt import deepest_known
+from .simulator.view import deepest_known
 
 Call = TypeVar("Call")
 

@@ -45,8 +45,8 @@ def move_to_other_model(
 
 
 def changed_at(replay: Replay, account: Account, *, in_loop: bool) -> int | None:
-    """Where a call's beginning is likely to differ from the last one, by the last such call of
-    the conversation; None where it is not."""
+    """The position at which a call probably differs from the last one, by the last such call of
+    the conversation; None if it probably does not."""
     return replay.early.get(in_loop) if account.early_reads.repeat else None
 
 
@@ -105,7 +105,7 @@ def learn_early(
 def learn_lifetime(
     replay: Replay, read: int, prompt: TokenRuns, alive: Outcome, account: Account, idle: float
 ) -> None:
-    """Learns whether what the last call left could still be read; `alive` is the outcome if it
+    """Learns whether the last call's entry could still be read; `alive` is the outcome if it
     could. Others may have used the beginning since, so that a read of no more says nothing."""
     if account.lifetime is not None:
         beginning = 0
@@ -163,7 +163,7 @@ def _learn_longer(
     replay: Replay, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
 ) -> None:
     """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
-    written with that TTL. Where nothing was, though it is about as long as the minimum, it is
+    written with that TTL. If nothing was, though it is about as long as the minimum, it is
     shorter than that."""
     end, ttl = prompt.markers[-1], billed.by_ttl
     longer = [mark for mark in prompt.markers if mark.ttl != end.ttl]
@@ -178,8 +178,8 @@ def _learn_longer(
 
 
 def _learn_end(replay: Replay, call: TraceCall, billed: TraceUsage, account: Account) -> int:
-    """Learns where the last marker of a call is, where none are recorded: at the last block,
-    unless more is uncached than that leaves; then where what was cached may end."""
+    """Learns the position of the last marker of a call without recorded ones: the last block,
+    unless more is uncached than that leaves; then the likely end of the cached part."""
     sent = replay.counted(call, account)
     replay.after_mark, end = 0, len(sent) - 1
     if billed.input > _FRAMING:
@@ -212,7 +212,7 @@ def _learn_found(
     found: tuple[int, int, int],
     account: Account,
 ) -> None:
-    """Learns the length of the prefix that was read, where only an estimate was known: of the
+    """Learns the length of the prefix that was read, if only an estimate was known: of the
     one that was expected, or else of the marked one with about that length."""
     if not read:
         return
@@ -257,7 +257,7 @@ def _learn_beginning(
 
 
 def _learn_ttls(replay: Replay, billed: TraceUsage, account: Account) -> int | None:
-    """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
+    """Learns the TTLs of the markers from a bill. If they differ ("read A, 1h-write B-A,
     5m-write C-B"), gives the position of the first."""
     position = None
     if not billed.cache_write_1h:
@@ -274,7 +274,7 @@ def _learn_ttls(replay: Replay, billed: TraceUsage, account: Account) -> int | N
 def _size_reply(
     replay: Replay, call: TraceCall, reply: list[TraceBlock], billed: TraceUsage, account: Account
 ) -> None:
-    """The output tokens of a reply are those that it has when it is sent back, where they fit
+    """The output tokens of a reply are those that it has when it is sent back, if they fit
     its text. Hidden reasoning is sent back at some providers only."""
     estimates = [
         math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))
