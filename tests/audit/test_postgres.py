@@ -39,7 +39,7 @@ from anaphora.audit.envelope import (
 )
 from anaphora.audit.log_postgres import PostgresLog, append_rows, write_anchor
 from anaphora.audit.moving import copy_log
-from anaphora.audit.reading import VerifiedChains, update_anchor
+from anaphora.audit.reading import VerifiedLog, update_anchor
 from anaphora.audit.side_files import key_id
 from anaphora.errors import AnaphoraError, AnchorMismatch, ChainBroken, InvalidRequest, Io
 
@@ -53,9 +53,9 @@ def place(postgres_server: PostgresServer) -> Iterator[tuple[PostgresLog, str]]:
         yield found
 
 
-def checked(log: PostgresLog, anchor: Path | None = None, *, key_since: int = 1) -> VerifiedChains:
+def checked(log: PostgresLog, anchor: Path | None = None, *, key_since: int = 1) -> VerifiedLog:
     verified = verify(log, anchor=anchor, key_since=key_since)
-    assert isinstance(verified, VerifiedChains)
+    assert verified.signed_anchors is not None
     return verified
 
 

@@ -38,15 +38,12 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """A process was writing the log meanwhile."""
     signed_since: int | None = None
     """The first row whose MAC was checked; None: only hashes were."""
-
-
-class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
-    """A log in PostgreSQL whose chains are whole. `last` and `hash` are those of the chain of
-    anchors, `anchored` is the anchor that is kept elsewhere, and `segments` counts the chains."""
-
-    chains: tuple[VerifiedChain, ...]
-    signed_anchors: int
-    unsigned_anchors: int
+    chains: tuple[VerifiedChain, ...] = ()
+    """Of a log in PostgreSQL. `last` and `hash` are then those of the chain of anchors, `anchored`
+    is the anchor that is kept elsewhere, and `segments` counts the chains."""
+    signed_anchors: int | None = None
+    """None: the log is not in PostgreSQL."""
+    unsigned_anchors: int = 0
     """Those before the log's key, or all if it is not known: only their hashes are checked."""
 
 
@@ -102,7 +99,7 @@ def verify(
 def update_anchor(anchor: Path, verified: VerifiedLog) -> None:
     """Lets an anchor name the last rows of a log that was verified. Raises `Io`."""
     head, chains = ChainHead(verified.last, verified.hash), tuple[ChainMark, ...]()
-    if isinstance(verified, VerifiedChains):
+    if verified.chains:
         marks = (ChainMark(one.chain, one.last, one.hash) for one in verified.chains)
         chains = tuple(mark for mark in marks if mark.seq)
     try:
@@ -117,10 +114,10 @@ def _verify_chains(
     anchor: str | Path | None,
     progress: Callable[[int], None] | None,
     key_since: int,
-) -> VerifiedChains:
+) -> VerifiedLog:
     kept = None if anchor is None else read_anchor(Path(anchor))
     found = check_chains(log, kept, progress, key_since)
-    return VerifiedChains(
+    return VerifiedLog(
         log=str(log),
         rows=sum(chain.rows for chain in found.chains),
         first=1,

@@ -1,4 +1,4 @@
-"""Steps of cached lengths that bills have shown, where they contradict a row of the catalog.
+"""Steps of cached lengths that bills have shown, if they contradict a row of the catalog.
 
     steps = LearnedSteps()
     rules = steps.begin("api.openai.com", row)                    for a conversation that begins
@@ -32,7 +32,7 @@ _MOST_PLACES = 4096
 
 
 class LearnedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bills of a model at a host have shown."""
+    """The reads of a model at a host, by its bills."""
 
     provider: str
     model: str
@@ -120,7 +120,7 @@ class LearnedSteps:
         return tuple(rows)
 
     def _rules(self, reads: _Reads) -> CacheRules:
-        """The row with the steps that fit all reads: its own, where only its minimum does not."""
+        """The row with the steps that fit all reads: its own, if only its minimum does not."""
         row = reads.row
         if reads.rules is None:
             steps = Steps.of(row)

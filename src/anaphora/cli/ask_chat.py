@@ -14,7 +14,6 @@ import msgspec
 from blake3 import blake3
 
 from anaphora import AsyncClient, Response, RunResult, errors
-from anaphora.cache.verdict import format_usd
 from anaphora.client.choice import UnknownModelWarning, unknown_model
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
@@ -35,7 +34,7 @@ from anaphora.values import (
     ToolResult,
     to_json,
 )
-from anaphora.wording import counted, visible
+from anaphora.wording import counted, format_usd, visible
 
 from .ask_files import ConversationSettings, LastCall, StoredConversation, StoredLine
 from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop

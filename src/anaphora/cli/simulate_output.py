@@ -12,9 +12,8 @@ from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import CallChance, ChanceReason, CostRange, ExpectedUsage
 from anaphora.cache.simulator.outcome import Span
-from anaphora.cache.verdict import Verdict, format_usd
-from anaphora.cache.verdict.causes import format_duration
-from anaphora.wording import counted
+from anaphora.cache.verdict import Verdict
+from anaphora.wording import counted, format_duration, format_usd
 
 from .log_files import SkippedInput, unpriced_note
 from .terminal import Line, Rows, learned_lines, problem_lines, table

@@ -18,7 +18,6 @@ from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.redaction import shown_value
 from anaphora.tools import ToolRegistry
 from anaphora.tools.functions import is_async
-from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -195,7 +194,7 @@ def with_leading_system(
 
 def listed_tools(tools: Tools | None) -> ToolSet:
     """The tools of a session with MCP servers, which list theirs later."""
-    registry, others = OrderedRegistry(), tuple[ProviderTool, ...]()
+    registry, others = ToolRegistry(keeps_order=True), tuple[ProviderTool, ...]()
     if isinstance(tools, ToolRegistry):
         registry.add_all(tools)
     elif tools is not None:

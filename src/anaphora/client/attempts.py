@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -214,7 +214,9 @@ class Attempts(AttemptFailures):
             flight.prepared[index] = prepared
         return prepared
 
-    def _admission(self, target: Target, prepared: PreparedRequest) -> Admission:
+    def _admission(
+        self, target: Target, prepared: PreparedRequest
+    ) -> AbstractAsyncContextManager[Admission]:
         gate = target.gate
         # An earlier attempt may have learned of a limit.
         tokens = self._caller.count_tokens(target, prepared) if gate.counts_tokens else 0

@@ -38,7 +38,6 @@ from .config.resolve import resolve
 from .config.secrets import ResolvedProvider
 from .content import Content
 from .conversations import Conversations
-from .in_flight import TurnRequest
 from .mcp import ConfiguredServers
 from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot, call_of
@@ -65,7 +64,7 @@ from .transport import HttpTransport
 from .turn import Turn
 
 if TYPE_CHECKING:
-    from .fan_out import FanOut, MappedCall
+    from .fan_out import FanOut
     from .fan_out.gate import CallGate
 
 
@@ -199,17 +198,8 @@ class AsyncClient:
         """
         if options:
             check_keywords(options, CALL_KEYWORDS)
-        call, targets = self._routed(content, provider, options)
-        form = None if output is None else output_of(output)
-        once = OneShot(
-            call,
-            targets,
-            on_wait=self._on_wait,
-            watchers=self._watchers,
-            compared=self._compared_calls(options),
-        )
-        timeout = seconds_of(options.get("timeout"), "timeout")
-        return Turn(once, TurnRequest(output=form, timeout=timeout))
+        once = self.single_call(content, provider, output=output, **options)
+        return Turn(once, once.request)
 
     @overload
     async def complete(
@@ -301,33 +291,31 @@ class AsyncClient:
             check_keywords(options, MAP_KEYWORDS)
         settings, on_progress, call_options = split_options(options)
         form = None if output is None else output_of(output)
-        calls: list[MappedCall] = []
+        calls: list[OneShot] = []
         for index, prompt in enumerate(prompts_of(prompts)):
             try:
-                calls.append(self.mapped_call(prompt, provider, output=form, **call_options))
+                calls.append(self.single_call(prompt, provider, output=form, **call_options))
             except InvalidRequest as problem:
                 raise problem.within(f"prompts[{index}]") from None
         return FanOut(calls, settings, on_progress)
 
-    def mapped_call(
+    def single_call(
         self,
         prompt: Call | Content,
         provider: str | None = None,
         *,
-        output: Structured[Any] | None = None,
+        output: object = None,
         **options: Unpack[CallOptions],
-    ) -> MappedCall:
-        """One call of a `FanOut`; the keywords are those of `send`."""
-        from .fan_out import MappedCall
-
+    ) -> OneShot:
+        """A call that is not sent yet; the keywords are those of `send`."""
         call, targets = self._routed(prompt, provider, options)
-        return MappedCall(
+        return OneShot(
             call,
             targets,
             on_wait=self._on_wait,
             watchers=self._watchers,
             compared=self._compared_calls(options),
-            output=output,
+            output=None if output is None else output_of(output),
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
 

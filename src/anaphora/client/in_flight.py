@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -304,7 +305,9 @@ class AttemptCaller:
     def retry_of(self, target: Target) -> RetryConfig:
         return target.endpoint.config.retry
 
-    def admission(self, target: Target, tokens: int, deadline: float) -> Admission:
+    def admission(
+        self, target: Target, tokens: int, deadline: float
+    ) -> AbstractAsyncContextManager[Admission]:
         """The passage of an attempt through the target's rate limits."""
         return target.gate.admit(tokens, deadline, self._on_wait)
 

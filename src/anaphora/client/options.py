@@ -163,7 +163,10 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
             self.cost_usd += cost_usd
 
 
-class MapOptions(CallOptions, total=False):
+class MapOptions(SingleCallOptions, total=False):
+    model: str | None
+    conversation: bool
+    """Both as of a single call."""
     ordered: bool
     """Iterating gives the items in the order of the prompts, not as they come."""
     concurrency: int

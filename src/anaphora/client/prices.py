@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price, PriceRows
 from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.prices import cost_of
@@ -18,7 +17,7 @@ from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.rendered import Plan
 from anaphora.values import Notice, Reply, Ttl, Usage
 from anaphora.wire.reading import DECODE_ERRORS
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 if TYPE_CHECKING:
     from .target import Endpoint, Target

@@ -21,28 +21,13 @@ from anaphora.values import (
     SegmentRole,
     Value,
 )
+from anaphora.values.conversation import Segment
 from anaphora.values.fields import check_fields
 
 from .blocks import Continuation, Params, PromptBlock, PromptCachePlan
 from .views import PromptViews
 
 _TOOLS = frozenset(get_args(AnyTool))
-
-
-class Segment(Value, frozen=True):
-    """A run of messages that share one structural role."""
-
-    role: SegmentRole
-    messages: Conversation
-
-    def __post_init__(self) -> None:
-        # Created at every turn, so the common case is checked by identity.
-        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
-            check_fields(self)
-
-    @classmethod
-    def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
-        return cls(role, Conversation(messages))
 
 
 _SEGMENTS = frozenset({Segment})

@@ -10,10 +10,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import pytest
 
-from anaphora.cache.verdict.values import format_loss, format_usd
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import JudgedCall, WatchSummary
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 #: Breaks and failed calls that a failure shows in full.
 _SHOWN = 3

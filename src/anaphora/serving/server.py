@@ -72,7 +72,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 def running(
     app: StoppableApp, *, host: str, port: int = 0, extra: str, name: str = "server"
 ) -> Iterator[ServerAddress]:
-    """A server until the block ends; at any free port where `port` is 0. `extra` installs it."""
+    """A server until the block ends; at any free port if `port` is 0. `extra` installs it."""
     require_extra(extra, "granian")
     bound = free_port(host, port)
     with in_thread(lambda: _served(app, ServerAddress(host, bound)), name) as address:
@@ -235,7 +235,7 @@ def _server(app: StoppableApp, address: ServerAddress) -> Any:
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Raises `MissingExtra` where a module is not installed that comes with an extra."""
+    """Raises `MissingExtra` if a module is not installed that comes with an extra."""
     from importlib.util import find_spec
 
     for module in modules:
@@ -247,7 +247,7 @@ def require_extra(extra: str, *modules: str) -> None:
 
 
 def free_port(host: str, port: int = 0) -> int:
-    """The port, or any free one for 0; a readable error where it cannot be used."""
+    """The port, or any free one for 0; a readable error if it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
     ip = ip_of(host)

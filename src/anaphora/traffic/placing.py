@@ -76,7 +76,7 @@ class Placer:
             return None
 
     def call_ended(self, call: RelayedCall) -> None:
-        """Notices where markers are rejected."""
+        """Notices rejected markers."""
         if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
             return
         encoding = dict(call.response_headers).get("content-encoding", "")

@@ -18,6 +18,7 @@ from anaphora.wording import counted
 
 from .fields import Value, check_fields
 from .parts import Part, ResultPart, Text, ToolCall, ToolResult
+from .stability import SegmentRole
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -244,3 +245,19 @@ def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
         else:
             return ()
     return ()
+
+
+class Segment(Value, frozen=True):
+    """A run of messages that share one structural role."""
+
+    role: SegmentRole
+    messages: Conversation
+
+    def __post_init__(self) -> None:
+        # Created at every turn, so the common case is checked by identity.
+        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
+            check_fields(self)
+
+    @classmethod
+    def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
+        return cls(role, Conversation(messages))

@@ -8,7 +8,7 @@ results are shared by all callers.
 from __future__ import annotations
 
 import functools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -18,8 +18,6 @@ import msgspec
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
 from anaphora.values import Conversation, Message
-
-from . import WIRES
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -121,7 +119,7 @@ class Memo:
 
 
 #: By wire.
-MEMOS = {name: Memo() for name in WIRES}
+MEMOS: defaultdict[str, Memo] = defaultdict(Memo)
 
 
 def _params_key(call: Call) -> object:

@@ -18,9 +18,16 @@ from .account import Account
 from .blocks import KnownBlocks
 from .entry_bills import CallSituation, EntryBills, PredictedRead
 from .format import Trace, TraceCall
+from .learning import (
+    changed_at,
+    learn_bill,
+    learn_early,
+    learn_lifetime,
+    move_to_other_model,
+    other_outcomes,
+)
 from .predicted import Predicted
-from .prompts import is_marked, left_by
-from .replay import Replay, in_order
+from .replay import Replay, in_order, is_marked, left_by
 
 
 class _PlayedCall(NamedTuple):
@@ -91,7 +98,7 @@ class Predictor:
         account, simulator, prompt = played.account, played.simulator, played.prompt
         outcomes = self._outcomes(simulator, account, prompt, at, played.idle)
         outcome, lapsed, _ = outcomes
-        chances = replay.chances(call, prompt, account, simulator, at)
+        chances = other_outcomes(replay, call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:
             # Entries are kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
@@ -139,7 +146,7 @@ class Predictor:
         if index == 0:
             replay.begin(account)
         if self._elsewhere is not None and call.usage is not None:
-            replay.move(call, call.usage, account, first=before is None)
+            move_to_other_model(replay, call, call.usage, account, first=before is None)
         in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         if self._elsewhere is None:
@@ -168,7 +175,7 @@ class Predictor:
         chances: tuple[Chance, ...],
     ) -> PredictedRead:
         """The prediction that the bills of the entry bear out; `outcome` is that of the rules."""
-        early = replay.changed_at(played.account, in_loop=played.in_loop)
+        early = changed_at(replay, played.account, in_loop=played.in_loop)
         if early is not None:
             outcome = outcome.reading(min(early, outcome.read))
         return played.entry.predict(
@@ -193,10 +200,10 @@ class Predictor:
         billed, (outcome, _, alive) = call.usage, outcomes
         if billed is not None and len(prompt) and self._elsewhere is None:
             if played.idle is not None:
-                replay.learn_lifetime(billed.cache_read, prompt, alive, account, played.idle)
+                learn_lifetime(replay, billed.cache_read, prompt, alive, account, played.idle)
             in_loop = played.in_loop
-            replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
-            replay.learn(call, billed, (prompt, outcome), account)
+            learn_early(replay, billed.cache_read, outcome.read, account, in_loop=in_loop)
+            learn_bill(replay, call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, played.params, account)
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning

@@ -37,7 +37,7 @@ class CacheEntry(msgspec.Struct):
     expires: float
     readable: float
     since: float = -math.inf
-    """When the response that wrote it began; the request, where that is not known."""
+    """When the response that wrote it began; the request, if that is not known."""
 
     def can_be_read(self, at: float) -> bool:
         return self.readable < at and is_alive(self.expires, at)
@@ -111,7 +111,7 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     """What a request finds, and what it will write."""
 
     position: int
-    """The deepest position that is read; -1 where nothing is."""
+    """The deepest position that is read; -1 if nothing is."""
     writes: tuple[Mark, ...]
     reason: Reason
     """Why nothing deeper is read."""
@@ -178,7 +178,7 @@ class MarkerCache:
     def refresh(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
     ) -> None:
-        """Restarts the lifetime of what a call wrote and, where the provider does so, read."""
+        """Restarts the lifetime of what a call wrote and, if the provider does so, read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, lives_from)

@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
 
     def reading(self, tokens: int) -> Outcome:
-        """The same where so many tokens are read, as earlier bills show."""
+        """The same if so many tokens are read, as earlier bills show."""
         read, written = min(tokens, self.total), None
         spans = [Span(0, read, "read", "found")]
         for span in self.spans:
@@ -176,7 +176,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     read: int
     outcome: Outcome
     exact: bool
-    """Whether `left` is exact to the token, as it is where markers are."""
+    """Whether `left` is exact to the token, as it is at markers."""
 
 
 def predict_read(
@@ -191,7 +191,7 @@ def predict_read(
     of the provider's, and this."""
     kept = wrote.kept
     if not (rules.needs_marks or marked):
-        # Where the provider caches by itself, the whole prompt is cached whatever was read.
+        # If the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)
         return Prediction(left=left, read=outcome.read, outcome=outcome, exact=False)

@@ -46,10 +46,10 @@ class RenderedPrompt:
         if log is not None:
             log.leading = lead
         self.leading = lead.count - 1
-        """`leading` is the last block before the messages; -1 where there is none."""
-        self._runs, first = lead.placed.copy(), lead.count
+        """`leading` is the last block before the messages; -1 if there is none."""
+        self.placed_runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
-            self._runs.append((run, first))
+            self.placed_runs.append((run, first))
             first += run.count
         self._count = first
         self._chains: dict[int, list[bytes]] = {}
@@ -57,6 +57,8 @@ class RenderedPrompt:
         params = rendered.envelope.cache_params
         self.cache_params: Mapping[str, bytes]
         """The parameters that affect the cache, by the names of the rules."""
+        self.hashed: tuple[int, set[int]] | None = None
+        """A position, and hashes of the blocks from there on (`compared_prompt.block_hashes`)."""
         if before is not None and before.rendered.envelope.cache_params == params:
             self._params: Mapping[str, bytes] = before._params
             self.cache_params = before.cache_params
@@ -83,19 +85,19 @@ class RenderedPrompt:
     @property
     def size(self) -> int:
         """Bytes of its last run; the others are mostly shared."""
-        if not self._runs:
+        if not self.placed_runs:
             return 0
-        run, _ = self._runs[-1]
+        run, _ = self.placed_runs[-1]
         return run.log.start(run.count)
 
     def key(self, position: int) -> bytes:
         if position <= self.leading:
             return (self.lead.keys or self.lead.hash())[position]
-        index = len(self._runs) - 1  # nearly every lookup is in the last run
-        while position < self._runs[index][1]:
+        index = len(self.placed_runs) - 1  # nearly every lookup is in the last run
+        while position < self.placed_runs[index][1]:
             index -= 1
-        keys = self._chains.get(index) or self._chain_of(index)
-        return keys[position - self._runs[index][1]]
+        keys = self._chains.get(index) or self.chain_of(index)
+        return keys[position - self.placed_runs[index][1]]
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
@@ -116,25 +118,25 @@ class RenderedPrompt:
         return self._counts
 
     def section(self, position: int) -> Section:
-        for run, first in self._runs:
+        for run, first in self.placed_runs:
             if position < first + run.count:
                 return run.section
         raise IndexError(position)
 
     def is_trailing_system(self, position: int) -> bool:
         """Whether the request ends with a system message inside the messages, and this is in it."""
-        run, first = self._runs[-1]
+        run, first = self.placed_runs[-1]
         log, last = run.log, run.count - 1
         if run.section != "messages" or position < first or log.role_of(last) != "system":
             return False
         return log.wire_message_of(position - first) == log.wire_message_of(last)
 
     def kind(self, position: int) -> Kind:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         log, index = run.log, position - first
         data = log.slice(log.start(index), log.ends[index])
         return data if index else run.lead + data
@@ -142,7 +144,7 @@ class RenderedPrompt:
     def texts(self, begin: int) -> list[bytes]:
         """The data of all blocks from there on."""
         texts: list[bytes] = []
-        for run, first in self._runs:
+        for run, first in self.placed_runs:
             if first + run.count > begin:
                 log, low = run.log, max(0, begin - first)
                 start, cut = log.start(low), 0
@@ -157,18 +159,18 @@ class RenderedPrompt:
         return texts
 
     def from_model(self, position: int) -> bool:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return is_from_model(run, position - first)
 
     def can_mark(self, position: int) -> bool:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self, before: int | None = None) -> Iterator[int]:
         """Where user messages and runs of tool results end, latest first. Runs that begin at
         `before` or later are left out."""
         next_kind: Kind | None = None
-        for run, first in reversed(self._runs):
+        for run, first in reversed(self.placed_runs):
             if run.section != "messages":
                 continue
             log, end = run.log, run.count
@@ -186,15 +188,15 @@ class RenderedPrompt:
                 end = log.opens[message]
                 next_kind = log.kinds[end]
 
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        for placed in reversed(self._runs):
+    def run_of(self, position: int) -> tuple[ChunkRun, int]:
+        for placed in reversed(self.placed_runs):
             if position >= placed[1]:
                 return placed
         raise IndexError(position)
 
-    def _chain_of(self, index: int) -> list[bytes]:
+    def chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
-        run, first = self._runs[index]
+        run, first = self.placed_runs[index]
         before = b""
         if first:
             lead = self.lead

@@ -101,7 +101,7 @@ class Simulator:
         self.rules = rules
         self._keys = ScopedKeys(rules)
         self._marked, self._unmarked = _caches(rules, lookback_unit, slots, most)
-        """For requests with markers and without. Where a provider has a cache for each (Qwen,
+        """For requests with markers and without. If a provider has a cache for each (Qwen,
         MiniMax), neither reads what the other wrote; elsewhere they are one."""
         self._delay = delay
         self._loss = loss
@@ -157,7 +157,7 @@ class Simulator:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
         Writes become readable when the response has begun or ended, as the rules say: `began` and
-        `ended`, or right after `at` where neither is known. So calls that start together all write.
+        `ended`, or right after `at` if neither is known. So calls that start together all write.
         `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
         cache. `scope` separates accounts, workspaces or servers.
         """
@@ -187,10 +187,10 @@ class Simulator:
     def _look_up(
         self, cache: Any, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
     ) -> tuple[Outcome, Any]:
-        """The outcome; where a changed parameter made old tokens new, it is named."""
+        """The outcome; if a changed parameter made old tokens new, it is named."""
         outcome, lookup = cache.predict(prompt, key_of, at)
         for span in outcome.spans:
-            # Where messages are read, no parameter has invalidated them.
+            # If messages are read, no parameter has invalidated them.
             if span.reason == "new" and outcome.read <= prompt.tokens(prompt.leading):
                 changed = self._keys.changed(prompt, scope)
                 return _explained(outcome, changed) if changed else outcome, lookup
@@ -206,7 +206,7 @@ class Simulator:
     @property
     def lifetime(self) -> float | None:
         """Seconds that a prompt without markers can be read after its last use, which bills may
-        show to be other than the rules say; None where the provider has no such cache."""
+        show to be other than the rules say; None if the provider has no such cache."""
         return self._unmarked.lifetime if isinstance(self._unmarked, PrefixCache) else None
 
     @lifetime.setter
@@ -270,7 +270,7 @@ class Simulator:
         self._end(handle, at)
 
     def saved_handle(self, handle: str) -> StoredHandle | None:
-        """What `restore_handle` needs in another process; None where it has ended."""
+        """What `restore_handle` needs in another process; None if it has ended."""
         return self._handles.get(handle)
 
     def restore_handle(self, handle: str, stored: StoredHandle) -> None:

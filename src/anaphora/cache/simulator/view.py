@@ -35,7 +35,7 @@ MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
-"""What a simulator needs to know of a request."""
+"""A request as the simulator reads it."""
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
@@ -145,7 +145,7 @@ class TokenRuns:
         texts: Sequence[bytes] | None = None,
         **options: Any,
     ) -> Self:
-        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
+        """`texts` are the bytes of the blocks, if a cache that works on tokens is to find out
         how far two different blocks agree."""
         played: PlayedBlocks[TokenBlock] = PlayedBlocks()
         for index, (identity, _) in enumerate(blocks):
@@ -211,7 +211,7 @@ class TokenRuns:
 
 
 def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
-    """The steps up to each block, where a run of tool calls or results is one step."""
+    """The steps up to each block; a run of tool calls or results is one step."""
     steps, last = 0, None
     for kind in kinds:
         steps += kind not in _RUN_KINDS or kind is not last
@@ -220,7 +220,7 @@ def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
 
 
 def tool_run_positions(prompt: PromptView, marker: int, reach: int) -> Iterator[int]:
-    """The positions from a marker back, where a run of tool calls or results counts as one step."""
+    """The positions from a marker back; a run of tool calls or results counts as one step."""
     positions = range(marker, -1, -1)
     for position, steps in zip(positions, _run_steps(map(prompt.kind, positions)), strict=True):
         if steps > reach:
@@ -290,7 +290,7 @@ class SavedCache(msgspec.Struct, frozen=True):
     """The last position of earlier calls, and from when it can be read."""
     units: tuple[Position, ...] = ()
     reply_cached: bool | None = None
-    """Whether the reply to it is cached, too; None: not saved."""
+    """Whether the reply to it is cached as well; None: not saved."""
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None

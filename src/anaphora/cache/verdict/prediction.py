@@ -74,7 +74,7 @@ def predict(
 def simulate_extension(
     rules: CacheRules, earlier: SentCall, later: SentCall, made: MadeCall, at: float, bills: Bills
 ) -> tuple[Outcome, Outcome] | None:
-    """The earlier call in an empty cache, and the later one after it, sent at `at`; None where that
+    """The earlier call in an empty cache, and the later one after it, sent at `at`; None if that
     takes a simulation: bytes or parameters have changed, or the earlier prompt cannot be read.
     """
     was, now = earlier.marks, later.marks
@@ -239,7 +239,7 @@ def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcom
 def reusable_tokens(
     earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
 ) -> int:
-    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    """What could have been read had nothing gone wrong. If nothing was marked, that is all that
     the two prompts share."""
     if cause.kind == "not_persisted":
         return expected.read
@@ -318,7 +318,7 @@ def _split_causes(
     expected: Prediction,
     lost: int,
 ) -> tuple[Cause, ...]:
-    """The causes with the lost tokens of each, where what changed explains only a part: what stands
+    """The causes with the lost tokens of each, if what changed explains only a part: what stands
     before a change could still be read, so its loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes

@@ -75,7 +75,7 @@ class BreakerConfig(_Table, frozen=True):
 
 
 class Rate(_Table, frozen=True):
-    """Limits; None: as much as the provider's response headers allow."""
+    """Limits of a model; None: as much as the provider's response headers allow."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -83,9 +83,12 @@ class Rate(_Table, frozen=True):
     concurrency: Count | None = None
 
 
-class LimitsConfig(Rate, frozen=True):
+class LimitsConfig(_Table, frozen=True):
     """Limits of the provider as a whole, and additional ones of single models."""
 
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
     models: dict[str, Rate] = {}
     longest_wait: Positive = 3600.0
     """A provider that states a longer wait, in an error or in a header, is tried again after this

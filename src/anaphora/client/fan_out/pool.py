@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from anaphora.cache.verdict.values import format_usd
 from anaphora.errors import BudgetExceeded
+from anaphora.wording import format_usd
 
 T = TypeVar("T")
 

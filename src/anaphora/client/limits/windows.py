@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from anaphora.client.config import Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.wire.response_headers import RemainingLimit
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RateWindow(msgspec.Struct, eq=False):
     running: int = 0
 
     @classmethod
-    def of(cls, rate: Rate) -> RateWindow | None:
+    def of(cls, rate: Rate | LimitsConfig) -> RateWindow | None:
         """None for a rate that limits nothing."""
         requests, tokens = rate.requests_per_minute or _INF, rate.tokens_per_minute or _INF
         windowed = min(requests, tokens) < _INF

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from anaphora.client.failures import described, log
 from anaphora.errors import InvalidRequest, InvalidTool, MissingExtra, Transport
 from anaphora.tools.mcp import McpTool, mcp_tools
-from anaphora.tools.registry import ListingChange, OrderedRegistry
+from anaphora.tools.registry import ListingChange, ToolRegistry
 from anaphora.values import Notice
 from anaphora.version import __version__
 
@@ -268,7 +268,7 @@ def _first(problem: BaseException) -> BaseException:
 class SessionServers:
     """Shared by the branches of a session; the session that opened them closes them."""
 
-    def __init__(self, servers: Sequence[ServerSettings], registry: OrderedRegistry) -> None:
+    def __init__(self, servers: Sequence[ServerSettings], registry: ToolRegistry) -> None:
         self._registry = registry
         self._connections = [self._connection(one) for one in servers]
         self._opening = asyncio.Lock()

@@ -138,16 +138,6 @@ def _log_failure(watcher: Watcher, error: Exception) -> None:
     log(logging.WARNING, message, error)
 
 
-def missing_extra(
-    error: ModuleNotFoundError, feature: str, *, module: str, package: str
-) -> ModuleNotFoundError:
-    """An error that names the package to install, if `module` is what is missing."""
-    if error.name is None or error.name.partition(".")[0] != module:
-        return error
-    message = f"{feature} need {package}; install it with: pip install 'anaphora[observe]'"
-    return ModuleNotFoundError(message, name=module)
-
-
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

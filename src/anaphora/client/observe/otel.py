@@ -18,7 +18,6 @@ from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason
 from anaphora.version import __version__
 
-from . import missing_extra
 from .export import (
     OTHER,
     BoundedNames,
@@ -27,6 +26,7 @@ from .export import (
     error_type,
     fields,
     label,
+    missing_extra,
     queued,
     shares,
     word,

@@ -9,12 +9,12 @@ import msgspec
 
 from anaphora.cache.plan import refresh_margin, refreshes
 from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
-from anaphora.cache.verdict import SentCall, Verdict, format_usd, judge
+from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.catalog import Price
 from anaphora.client.failures import described
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.values import TTL_SECONDS, Notice, Reply, Ttl, Usage
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .provider_state import ProviderState
 

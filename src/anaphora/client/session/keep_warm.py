@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.failures import log
@@ -30,6 +29,7 @@ from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
+from anaphora.wording import format_usd
 
 from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed
 from .call_builder import CallBuilder

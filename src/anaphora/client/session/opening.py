@@ -28,7 +28,6 @@ from anaphora.client.options import SessionOptions, refuse_both
 from anaphora.client.parameters import with_params
 from anaphora.client.pool import ChosenTargets
 from anaphora.client.routing import SessionRoute
-from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import Conversation, Extras
 from anaphora.values.fields import frozen
 
@@ -123,7 +122,7 @@ class ClientSessions:
     ) -> None:
         from anaphora.client.mcp.connection import SessionServers
 
-        assert isinstance(tools.registry, OrderedRegistry)
+        assert tools.registry is not None
         started = SessionServers(servers, tools.registry)
         self._servers.add(started)
         turns.use_servers(started)

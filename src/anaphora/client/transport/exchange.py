@@ -31,7 +31,7 @@ _SWITCHING = 101
 
 class RequestHead:
     """Request line and headers. No frame but its own holds them: the local variables of others are
-    shown where an exception passes through, asyncio's included."""
+    shown when an exception passes through, asyncio's included."""
 
     __slots__ = ("_length", "_lines")
 
@@ -49,7 +49,7 @@ class RequestHead:
 
 
 class OutgoingRequest:
-    """What is written to a connection, and the time limits."""
+    """A request as written to a connection, and its time limits."""
 
     __slots__ = ("body", "chunked", "head", "method", "on_write", "repeatable", "timeouts")
 
@@ -156,7 +156,7 @@ class NetworkExchange:
         return errors.too_long(most, self._url)
 
     def end(self) -> None:
-        """Releases the connection where the body arrived to its end, else closes it."""
+        """Releases the connection if the body arrived to its end, else closes it."""
         if self.content.is_eof() and self.content.exception() is None:
             self.release()
         else:

@@ -9,13 +9,13 @@ provider's bill: an app that tries different `max_tokens` at its limit can still
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules
 from anaphora.client.config import Hop
 from anaphora.client.config.secrets import ResolvedProvider
@@ -108,15 +108,6 @@ def app_key(app: str, key: str) -> str:
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
 
 
-class ExpectedReads(Protocol):
-    """The part of a `Prediction` that tells an app's own reads from those of others."""
-
-    @property
-    def left(self) -> int: ...
-    @property
-    def read(self) -> int: ...
-
-
 class OwnReads(msgspec.Struct, frozen=True, array_like=True):
     """What a call may read of what its app wrote."""
 
@@ -126,7 +117,7 @@ class OwnReads(msgspec.Struct, frozen=True, array_like=True):
     """of a longer one, so many tokens are."""
 
     @classmethod
-    def of(cls, expected: ExpectedReads | None) -> OwnReads:
+    def of(cls, expected: Prediction | None) -> OwnReads:
         """By the call before it."""
         if expected is None:
             return NO_READS

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from anaphora import wire
 from anaphora import wire as wires
 from anaphora.cache import CallHints
-from anaphora.cache.compared_prompt import ComparedPrompt
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.client.in_flight import PreparedRequest
@@ -217,7 +217,7 @@ async def translate(
 
 def hash_blocks(rendered: Rendered) -> None:
     """Hashes the blocks of a prompt, which the memory of calls asks for later."""
-    prompt = ComparedPrompt(rendered, Plan())
+    prompt = RenderedPrompt(rendered, Plan())
     if len(prompt):
         prompt.key(len(prompt) - 1)
 

@@ -220,9 +220,12 @@ class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     too many."""
 
 
-class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
-    """The body of a call. The decoded value lacks the first messages where they are `known`."""
+class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The body of a call. The decoded value lacks the first messages if they are `known`."""
 
+    data: bytes
+    members: Members
+    value: dict[str, Any]
     elements: ListElements | None = None
     """The messages; None where they are not in a list."""
     beginning: KnownBeginning[MessageFacts] | None = None

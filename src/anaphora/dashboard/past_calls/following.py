@@ -170,8 +170,8 @@ class Filler:
             while added.count < _MOST_CALLS:
                 began = time.thread_time()
                 read = tail.after(position, _SLICE)
-                for call, place in read.calls:
-                    added.add(call.seq, call, place)
+                for number, call, place in read.calls:
+                    added.add(number, call, place)
                 unreadable += read.unreadable
                 self.problem = read.newer
                 moved, position = read.position != position, read.position

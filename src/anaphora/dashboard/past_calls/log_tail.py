@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
-from anaphora.audit.envelope import SCHEMA_VERSION, AuditEnvelope, decode, decode_number
+from anaphora.audit.envelope import AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.errors import ChainBroken, NewerSchema
@@ -57,20 +56,11 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows of all chains were read."""
 
 
-class NumberedCall(AuditEnvelope, frozen=True, kw_only=True, tag="call"):
-    """A call with what the log adds to its row."""
-
-    schema_version: int
-    seq: int
-
-
-_decode_call = msgspec.json.Decoder(NumberedCall).decode
-
-
 class ReadRows(msgspec.Struct, kw_only=True):
     """The calls after a position, and the position after them."""
 
-    calls: list[tuple[NumberedCall, Place]]
+    calls: list[tuple[int, AuditEnvelope, Place]]
+    """With their numbers."""
     position: Position
     lines: int = 0
     """That were read."""
@@ -98,21 +88,18 @@ class LogTail(Protocol):
 def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = None) -> bool:
     """Whether the next row can be read. `number` replaces that of the row."""
     try:
-        call = _decode_call(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):  # another row, or none
-        call = None
-    if call is None or call.schema_version > SCHEMA_VERSION:
-        try:
-            decode(line)
-        except NewerSchema as problem:
-            read.newer = str(problem)
-            return False
-        except ChainBroken:
-            read.unreadable += 1
-    elif 0 < call.seq < _MOST_ROWS:
-        read.calls.append((call if number is None else replace(call, seq=number), place))
-    else:
+        row = decode(line)
+    except NewerSchema as problem:
+        read.newer = str(problem)
+        return False
+    except ChainBroken:
         read.unreadable += 1
+    else:
+        if isinstance(row.content, AuditEnvelope):
+            if 0 < row.seq < _MOST_ROWS:
+                read.calls.append((row.seq if number is None else number, row.content, place))
+            else:
+                read.unreadable += 1
     read.lines += 1
     return True
 

@@ -73,6 +73,7 @@ class PlanRequest(CallStep):
         self._tools = tools
         self._memory = tools.memory if memory is None else memory
         self._places_markers = places_markers
+        self._fixed_parts = functools.lru_cache(maxsize=256)(_fixed_parts)
 
     async def before(self, call: AppCall) -> None:
         flight, tools, app = call.flight, self._tools, call.app
@@ -193,7 +194,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        asked, sent_headers = _asked(call, target, request)
+        asked, sent_headers = self._asked(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -204,6 +205,21 @@ class PlanRequest(CallStep):
         )
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _asked(
+        self, call: AppCall, target: Target, request: WireRequest
+    ) -> tuple[Call, tuple[tuple[str, str], ...]]:
+        """What a record says of a request whose bytes go through, and its headers."""
+        facts, dialect = call.facts, target.endpoint.resolved.dialect
+        assert facts is not None
+        return self._fixed_parts(
+            target.model,
+            facts.max_tokens,
+            facts.service_tier,
+            getattr(target.profile.api_version, "value", ""),
+            () if dialect is None else tuple(dialect.headers.items()),
+            request.headers,
+        )
 
     async def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
@@ -344,23 +360,6 @@ def _own_key(name: str) -> Notice:
     return Notice("cache_key_per_app", text, name)
 
 
-def _asked(
-    call: AppCall, target: Target, request: WireRequest
-) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """What a record says of a request whose bytes go through, and its headers."""
-    facts, dialect = call.facts, target.endpoint.resolved.dialect
-    assert facts is not None
-    return _fixed_parts(
-        target.model,
-        facts.max_tokens,
-        facts.service_tier,
-        getattr(target.profile.api_version, "value", ""),
-        () if dialect is None else tuple(dialect.headers.items()),
-        request.headers,
-    )
-
-
-@functools.lru_cache(maxsize=256)
 def _fixed_parts(
     model: str,
     max_tokens: int | None,
@@ -369,7 +368,7 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """The same objects for the same request."""
+    """The call of a record, and headers: those that many requests share."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:

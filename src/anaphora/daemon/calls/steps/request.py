@@ -25,7 +25,6 @@ from anaphora.daemon.calls.translation import parse_request, with_members
 from anaphora.daemon.endpoints.body import (
     AppBodies,
     CallBody,
-    JsonBody,
     read_json_bytes,
     read_whole,
 )
@@ -267,7 +266,7 @@ def _counted_path(path: str) -> str:
     return path.replace(":countTokens", ":generateContent")
 
 
-def _without_comparison(face: Face, body: JsonBody) -> tuple[bytes, Notice] | None:
+def _without_comparison(face: Face, body: CallBody) -> tuple[bytes, Notice] | None:
     """The body without the response that the provider is to compare it with, for a diagnosis alone;
     None where it names none. SDKs send it unasked, also for apps that may store nothing."""
     name, member = face.comparison

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -144,17 +144,19 @@ class ClientCall(AttemptCaller):
         retry = target.endpoint.config.retry
         return replace(retry, max_attempts=1) if self._call.once else retry
 
-    def admission(self, target: Target, tokens: int, deadline: float) -> Admission:
+    def admission(
+        self, target: Target, tokens: int, deadline: float
+    ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate
         alone, limited = tools.shared_state.alone, gate.counts_tokens
         if alone and not limited:
             return gate.admit(tokens, deadline)
-        admission = FairAdmission(gate, tokens, deadline, None)
+        fair = FairAdmission(gate.admit(tokens, deadline))
         if limited:
-            admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
+            fair.lock = tools.lock(self._call.app.id, target.endpoint.id)
         if not alone:
-            admission.shared = SharedLimits.of(tools.shared_state, tools.news, target)
-        return admission
+            fair.shared = SharedLimits.of(tools.shared_state, tools.news, target)
+        return fair
 
     async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
         await self._pipeline.before("begin", self._call)
