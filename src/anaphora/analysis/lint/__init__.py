@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal, localcontext
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -340,4 +339,9 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _uri(file: str) -> str:
     """Relative, with slashes and percent escapes."""
-    return quote(file.replace("\\", "/"), errors="replace")
+    return "".join(
+        char
+        if char.isascii() and (char.isalnum() or char in "/._-~")
+        else "".join(f"%{byte:02X}" for byte in char.encode(errors="replace"))
+        for char in file.replace("\\", "/")
+    )
