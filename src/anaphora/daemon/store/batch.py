@@ -6,6 +6,7 @@ inserted by the dozen.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from anaphora.sqlite_files import RowInsert, transaction
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .corrections import Correction, book, is_corrected
-from .reading import day_of, end_of_day, end_of_month, month_of
+from .reading import day_of, end_of_day, end_of_month
 from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
@@ -95,6 +96,8 @@ class KnownRows:
 
     def __init__(self) -> None:
         self.latest_day: str | None = None
+        self.day_end = -math.inf
+        """When the latest day ends, in seconds since 1970."""
         self.balances: dict[tuple[str, str], int] = {}
         """Spent and held by app and period; 0 if there is no row."""
         self.holds: dict[str, HoldRow] = {}
@@ -114,6 +117,7 @@ class KnownRows:
 
     def clear(self) -> None:
         self.latest_day = self._version = None
+        self.day_end = -math.inf
         self.balances.clear()
         self.holds.clear()
 
@@ -255,7 +259,12 @@ class _Batch:
         if known.latest_day is None:
             known.latest_day = latest_day(self._database)
         latest = before = known.latest_day
-        days = [latest := max(latest, day_of(one.hold.at)) for one in requests]
+        days = []
+        for request in requests:
+            if request.hold.at >= known.day_end:
+                latest = max(latest, day_of(request.hold.at))
+                known.day_end = end_of_day(latest)
+            days.append(latest)
         refused: dict[str, GrantExceeded] = {}
         charged = self._charged(requests, days)
         for request, day in zip(requests, days, strict=True):
@@ -338,7 +347,7 @@ def corrects(settlement: Settlement, kind: Settled) -> bool:
 
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (app, day), (app, month_of(day))
+    return (app, day), (app, day[:7])
 
 
 def _add(sums: dict[Any, list[int]], key: tuple[str, ...], *amounts: int) -> None:
