@@ -24,9 +24,8 @@ from anaphora.rendered import Rendered
 from anaphora.values import Notice, Usage
 from anaphora.wording import counted
 
-from .calls import CallWatch, MappedCall, assign_groups, content_key
+from .calls import Budget, CallPool, CallWatch, MappedCall, assign_groups, content_key
 from .kept import KeptResults
-from .pool import Budget, CallPool
 from .release import GroupRelease
 from .values import FanOutItem, FanOutSettings
 
