@@ -144,7 +144,7 @@ class _Anchors:
             except ChainBroken:  # its hash is wrong as well
                 yield line
                 continue
-            yield line  # its hash is right when the next one is asked for
+            yield line  # the checker has checked its hash when it takes the next one
             content = row.content
             if isinstance(content, SignedRow):
                 self._check_signature(row.seq, content, before)

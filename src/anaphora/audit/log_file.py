@@ -70,7 +70,7 @@ class Recovered(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Of the last row."""
     closed: bool = True
-    """The writer before has closed the log; also where there was none."""
+    """The writer before has closed the log; also if there was none."""
     dropped: int = 0
     """Bytes of an unfinished row, which was removed."""
 
@@ -193,7 +193,7 @@ class FileStore:
 
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None:
         """Commits rows: they are on the disk when this returns. With a `segment`, the first of them
-        begins that. Where it fails, the log is as before."""
+        begins that. If it fails, the log is as before."""
         if segment:
             self._begin(segment)
         self._check_place()
@@ -225,7 +225,7 @@ class FileStore:
         sync_folder(self.path)
 
     def _check_place(self) -> None:
-        """Raises where the segment is no longer in the folder, or was truncated: a row written to
+        """Raises if the segment is no longer in the folder, or was truncated: a row written to
         it would be gone, or follow a gap. The next attempt begins a new segment."""
         path = segment_path(self.path, self._segment)
         try:

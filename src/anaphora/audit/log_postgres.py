@@ -91,7 +91,7 @@ class PostgresLog:
         return self.address.database
 
     def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Raises `Io` where PostgreSQL cannot be reached."""
+        """Raises `Io` if PostgreSQL cannot be reached."""
         try:
             return self._link.run(work)
         except StoreUnavailable as problem:
@@ -242,7 +242,7 @@ async def write_anchor(
 async def append_signed(
     connection: Connection, row: SignedRow, before: ChainHead, key: bytes
 ) -> None:
-    """Appends a row to those of the anchors; without a signature where there is no key."""
+    """Appends a row to those of the anchors; without a signature if there is no key."""
     line, _ = seal(before, signed(row, before, key) if key else row)
     await append_lines(connection, ANCHORS, before, [line])
 
@@ -331,7 +331,7 @@ class PostgresLogStore:
         return 0
 
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None:  # noqa: ARG002
-        """Commits rows. Raises `CommitUnknown` where the connection was lost meanwhile."""
+        """Commits rows. Raises `CommitUnknown` if the connection was lost meanwhile."""
         first = not self._head.seq
         stop = b'"row":"stop"' in lines[-1][:80]
         sent = False

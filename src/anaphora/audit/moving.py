@@ -197,7 +197,7 @@ async def copy_log(
 ) -> CopiedLog:
     """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
     the caller, or in one of its own. Each row is checked on the way. Raises
-    `ChainBroken` where the log was changed, and `Io` while a process writes it."""
+    `ChainBroken` if the log was changed, and `Io` while a process writes it."""
     if is_locked(source):
         raise Io(f"{source}: a process is writing this log; stop it first")
     check_name(source)

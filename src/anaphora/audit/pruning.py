@@ -50,7 +50,7 @@ def prune(
     follows. `row_key` is that of a log whose rows have MACs."""
     if isinstance(path, PostgresLog):
         return _prune_chains(path, keep_days, None if anchor is None else Path(anchor))
-    open_log(Path(path))  # raises where there is none: a writer would begin one
+    open_log(Path(path))  # raises if there is none: a writer would begin one
     writer = open_writer(
         Path(path),
         node=platform.node(),

@@ -27,7 +27,7 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     rows: int
     first: int
-    """The number of its first row: above 1 where earlier ones were pruned."""
+    """The number of its first row: above 1 if earlier ones were pruned."""
     last: int
     hash: str
     """Of the last row."""
@@ -47,7 +47,7 @@ class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
     chains: tuple[VerifiedChain, ...]
     signed_anchors: int
     unsigned_anchors: int
-    """Those before the log's key, or all where it is not known: only their hashes are checked."""
+    """Those before the log's key, or all if it is not known: only their hashes are checked."""
 
 
 def open_log(path: Path) -> FileReader:
@@ -66,9 +66,9 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
-    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked, too. Of a
+    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked as well. Of a
     log in PostgreSQL, all chains are checked, and all anchors: those from `key_since` on must be
-    signed with the log's key, where that is known."""
+    signed with the log's key, if that is known."""
     if isinstance(path, PostgresLog):
         return _verify_chains(path, anchor, progress, key_since)
     path = Path(path)
@@ -187,7 +187,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _models(call: AuditEnvelope) -> tuple[str, str]:
-    """What was asked for, and what answered."""
+    """The requested one, and the one that answered."""
     return call.model, call.billed_model
 
 
@@ -210,7 +210,7 @@ def calls(
 
 
 def hash_of_row(path: Path, seq: int) -> str | None:
-    """The hash that a row has in the log; None where it was pruned."""
+    """The hash that a row has in the log; None if it was pruned."""
     reader = open_log(path)
     start = reader.start()
     if seq == start.seq:

@@ -89,7 +89,7 @@ class FrameworkClient:
         provider: str | None = None,
         **options: Unpack[CallOptions],
     ) -> list[Response[Any]]:
-        """The responses to the same call, made so many times."""
+        """The responses to `count` calls with the same content."""
 
         async def all_of_them() -> list[Response[Any]]:
             calls = (self._gated(content, provider, options) for _ in range(count))

@@ -160,7 +160,7 @@ class AnaphoraAPI(ModelAPI):
         return _output(response)
 
     def should_retry(self, ex: Exception) -> bool:
-        """The client has retried already; an evaluation goes on trying."""
+        """The client has retried already; an evaluation continues to try."""
         return isinstance(ex, AnaphoraError) and ex.retryable
 
     def is_auth_failure(self, ex: Exception) -> bool:

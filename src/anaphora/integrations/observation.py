@@ -4,7 +4,7 @@ One judge for the whole process compares each call with earlier ones, whichever 
 a web backend may make a client for each request. A call is judged once, however many observers get
 its verdict. Prompts are kept in memory, bounded, and nowhere else.
 
-Nothing here may change an answer: whatever fails is logged, and the call goes on.
+Nothing here may change an answer: failures are logged, and the call continues.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class suspended:
 
 
 class guarded:
-    """Logs what fails in this block: the call goes on."""
+    """Logs errors of this block; the call continues."""
 
     __slots__ = ("_step",)
 

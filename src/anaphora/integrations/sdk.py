@@ -1,4 +1,4 @@
-"""Hooks for the official SDKs: verdicts on the calls of a program that stays as it is.
+"""Hooks for the official SDKs: verdicts on the calls of an unchanged program.
 
     client = anaphora.observe(anthropic.Anthropic())     the same object
     with anaphora.observing(on_verdict=print): ...        everything on httpx, httpx2 and aiohttp
@@ -119,7 +119,7 @@ def observing(
     and to configured addresses. Per context: other threads and tasks are not observed, tasks that
     are started in the block are. The block's value has the calls and their sums.
 
-    Configured are `addresses`, base URLs with their provider, and what is set in the environment
+    Configured are `addresses`, base URLs with their provider, and those of the environment
     (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, …).
     """
     observation = Observation(

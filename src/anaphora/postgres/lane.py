@@ -198,7 +198,7 @@ class PostgresLink:
         self._lane: Lane | None = None
 
     def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _LINK_SECONDS) -> T:
-        """The result of `work`. Raises `StoreUnavailable` where PostgreSQL cannot be reached, and
+        """The result of `work`. Raises `StoreUnavailable` if PostgreSQL cannot be reached, and
         `Io` for what it refuses."""
         loop = self._started()
         return asyncio.run_coroutine_threadsafe(self.run_in_loop(work, seconds), loop).result()

@@ -18,12 +18,13 @@ import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 if TYPE_CHECKING:
     from anaphora.emulator import Emulator
+    from anaphora.replay.player import Mode
 
     from .contract import CacheContract
     from .redirect import Redirect, ReplayedTest
@@ -137,10 +138,10 @@ def anaphora_replay(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReplayedTest]:
     """Answers the calls of the test from its recordings; --anaphora-record makes them."""
-    from .redirect import ReplayedTest, mode_of, replay_options
+    from .redirect import ReplayedTest, replay_options
 
     redirect = _redirect(pytestconfig)
-    mode = mode_of(pytestconfig.getoption("--anaphora-record"))
+    mode = cast("Mode", pytestconfig.getoption("--anaphora-record"))
     with _plain_errors():
         marker = _marker(request, "anaphora_replay")
         options = replay_options(marker, request.node.path)

@@ -297,7 +297,7 @@ _MARKS: dict[ContractState, str] = {
 
 
 def markdown(results: Sequence[ContractResult]) -> str:
-    """A table of the tests, and what is wrong in those that failed."""
+    """A table of the tests, and the problems of those that failed."""
     if not results:
         return "## Prompt cache\n\nNo test used the fixture `cache_contract`.\n"
     failed = [result for result in results if result.state == "failed"]

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
@@ -195,7 +195,7 @@ class ReplayedTest:
 
     @property
     def report(self) -> ReplayReport:
-        """How many calls were replayed and recorded, and what was not found."""
+        """Numbers of replayed and recorded calls, and the missing ones."""
         self._settle()
         return self._player.report
 
@@ -249,7 +249,3 @@ def replay_options(options: dict[str, Any], test_file: Path) -> dict[str, Any]:
     if "rules" in chosen:
         chosen["rules"] = test_file.parent / chosen["rules"]
     return chosen
-
-
-def mode_of(option: object) -> Mode:
-    return cast(Mode, option)

@@ -39,7 +39,7 @@ def write_all(file: int, data: bytes) -> None:
 
 class FolderWriter:
     """Writes into one folder. `sync` waits until the data is on the disk; without it, a crash of
-    the machine may lose what was written, a crash of the process never does."""
+    the machine may lose the last writes, a crash of the process never does."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
         self._folder = folder
@@ -120,7 +120,7 @@ class FolderWriter:
             os.fsync(file)
 
     def sync_folder(self) -> None:
-        """Names are on the disk too. Windows has no such call."""
+        """Also writes the names to the disk. Windows has no such call."""
         if not self._sync or os.name == "nt":
             return
         file = os.open(self._folder, os.O_RDONLY)

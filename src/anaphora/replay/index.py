@@ -137,7 +137,7 @@ def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
 
 
 def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
-    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for what is not an index."""
+    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for an invalid index."""
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:

@@ -262,7 +262,7 @@ def _cut_off(checked: CheckedFolder, place: str) -> bool:
 
 
 def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
-    """replay.toml decides which answer a request gets, and what is removed from recordings. In a
+    """replay.toml decides which answer a request gets, and which secrets are removed. In a
     folder without recordings it may be new: the first recording lists it."""
     item, listed = files.names.get(RULES), checked.listed_rules
     accept = f"if you changed it: anaphora replay accept-rules {checked.folder}"

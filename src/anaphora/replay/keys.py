@@ -8,7 +8,7 @@ or a cache and do not change the answer, in calls of a model. Headers are not in
 credentials. Other bodies, and JSON that is nested more than a hundred levels deep or has a member
 twice, are compared by their bytes, in forms with files without the boundary, which is random.
 
-The key is taken before secrets are removed from what is stored.
+The key is taken before secrets are removed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ENDINGS = (
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
 #: The most that a compressed request may be when it is decompressed.
 _LARGEST = 64 * 1024 * 1024
-#: Levels of JSON that are compared; what is nested more deeply is compared by its bytes.
+#: Levels of JSON that are compared; a more deeply nested body is compared by its bytes.
 _DEEPEST = 100
 
 

@@ -1,4 +1,4 @@
-"""Answers requests from a folder of recordings, and records what is missing there.
+"""Answers requests from a folder of recordings, and records missing ones.
 
     mode   a request that is recorded       one that is not
     none   is replayed                      NoFixture

@@ -79,8 +79,8 @@ class FixtureStore:
         `SignatureMismatch` if it is not signed with the public key `signed_by`, or has changed
         since; `NewerSchema`; `Io` if the folder does not exist and is not to be created.
 
-        `sign` signs every change. Without `sync`, a crash of the machine may lose what was written
-        last, a crash of this process never does. With `changed_rules`, replay.toml may be another
+        `sign` signs every change. Without `sync`, a crash of the machine may lose the last
+        writes, a crash of this process never does. With `changed_rules`, replay.toml may be another
         one than the index lists: `accept_rules` lists it."""
         path = Path(folder)
         if sign is not None:
@@ -305,8 +305,7 @@ class FixtureStore:
         self._recover(index)
 
     def _recover(self, index: int) -> None:
-        """Remove the files of an interrupted writer. The index is locked, and unchanged since the
-        check."""
+        """Remove the files of an interrupted writer. The index is locked, and was just checked."""
         if self._checked.cut_off:
             os.ftruncate(index, self._size - self._checked.cut_off)
             self._size -= self._checked.cut_off

@@ -75,7 +75,7 @@ class Events:
         self.text = ""
         self.ended = threading.Event()
         self._client = httpx.Client(
-            base_url=one.client.base_url, cookies={COOKIE: one.cookie}, timeout=60
+            base_url=one.client.base_url, cookies={COOKIE: one.cookie}, timeout=PATIENCE
         )
         self._thread = threading.Thread(target=self._read, args=(page,))
         self._thread.start()

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal, localcontext
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -160,7 +161,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     rules: CacheRules | None = None
     price: Price | None = None
     marked: bool = False
-    """The prompt has markers, so what is not read is written."""
+    """The prompt has markers, so tokens that are not read are written."""
 
     @property
     def minimum(self) -> int:
@@ -339,9 +340,4 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _uri(file: str) -> str:
     """Relative, with slashes and percent escapes."""
-    return "".join(
-        char
-        if char.isascii() and (char.isalnum() or char in "/._-~")
-        else "".join(f"%{byte:02X}" for byte in char.encode(errors="replace"))
-        for char in file.replace("\\", "/")
-    )
+    return quote(file.replace("\\", "/"), errors="replace")

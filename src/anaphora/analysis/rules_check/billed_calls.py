@@ -1,4 +1,5 @@
-"""Billed calls with their context: the previous call, the time between, what is certain of both."""
+"""Billed calls with their context: the previous call, the time between, and certain facts of
+both."""
 
 from __future__ import annotations
 

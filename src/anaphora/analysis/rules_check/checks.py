@@ -17,7 +17,7 @@ from .billed_calls import FOLLOW_UP, BilledTraceCall
 
 #: Reads that are not a multiple of this are exact; a multiple may be a coincidence.
 _FINE = 64
-#: A reply that is so much longer than what is sent back of it contains hidden reasoning.
+#: A reply that is longer than its resent part by this factor contains hidden reasoning.
 _HIDDEN = 1.5
 
 #: Clocks and networks differ by less than this.
@@ -169,7 +169,7 @@ def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:
 
 
 def output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
-    """Replies of which it is known whether reasoning was hidden, if that matters."""
+    """Only replies whose hidden reasoning is known, if that matters."""
     visible = call.rules.visible_output_cached
     if visible is not None and visible.value != value and not call.hidden_before:
         return None
@@ -193,7 +193,7 @@ def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
         return None
     cached: bool
     if call.marked:
-        # The next call reads exactly what was left, or the reply too.
+        # The next call reads exactly the entry, or also the reply.
         if before.billed.cached and read == before.billed.cached:
             cached = False
         elif abs(read - prompt - output) <= call.uncached_tail:
@@ -202,7 +202,7 @@ def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
             return None
     elif read > prompt:
         if not call.whole or read > prompt + output + granule:
-            return None  # a client's other calls may send the reply too, and are not recorded
+            return None  # unrecorded calls of the client may also send the reply
         cached = True
     elif read <= prompt - 2 * granule or read == 0 or not _sent_back(call, output):
         return None  # not even the prompt was found, or only a part of the reply was sent back
@@ -248,7 +248,7 @@ def invalidates(param: CacheParam) -> CheckFunction:
 
 
 def _changed(call: BilledTraceCall, param: CacheParam) -> bool:
-    """Whether only this parameter changed, by notes, while what was cached was still alive."""
+    """Whether only this parameter changed, by notes, while the entry was still alive."""
     before, gap = call.before, call.gap
     if before is None or gap is None or before.life is None or not before.left:
         return False

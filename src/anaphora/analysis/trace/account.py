@@ -20,7 +20,7 @@ _PRIOR = 2000
 #: A growth by more or less than this factor is not explained by the text: something was dropped, or
 #: sent without being recorded.
 _FACTOR = 3.0
-#: The most that one call adds to what is known about the ratio.
+#: The most weight that one call adds to the ratio.
 _HEAVIEST = 2000
 
 
@@ -48,7 +48,7 @@ class TextBytes(NamedTuple):
 
 class TokenScale:
     """Bytes per token, learned from how much the bills grew from one call to the next. A first bill
-    shows nothing: it contains what is not recorded."""
+    shows nothing: it contains unrecorded text."""
 
     def __init__(self, per_token: float) -> None:
         self._stated = per_token

@@ -59,7 +59,7 @@ class TraceBlocks:
         """And this client does: its requests are recorded, or a bill has shown it."""
         tools = _tool_blocks(trace)
         self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
-        """The beginning that is not recorded: what is shared with other conversations, the rest."""
+        """The unrecorded beginning: the part shared with other conversations, and the rest."""
         if trace.system_tokens_unknown:
             group = trace.group or trace.id
             self.unrecorded = (

@@ -304,7 +304,7 @@ class RecordedParams:
     """The model and thinking level of a conversation's calls, from the notes of the recording.
 
     A note is a list of words separated by semicolons. `model_change:…` and
-    `thinking_level_change:…` are what was chosen since the previous call; the last one counts. The
+    `thinking_level_change:…` are choices since the previous call; the last one counts. The
     level before the first note is unknown: thinking was off when no reply so far shows any. A
     level chosen between tool results applies from the next user turn on.
     """

@@ -247,7 +247,7 @@ class Predictor:
         if idle is not None and idle > seconds:
             simulator.lifetime = math.inf
             alive = simulator.predict(prompt, at=at)
-        # A new conversation may have another beginning too: it reads what is known to be there.
+        # A new conversation may have another beginning: it only reads entries that are known.
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome

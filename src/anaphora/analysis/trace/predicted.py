@@ -1,5 +1,4 @@
-"""One predicted call beside its bill, and why they differ: what was not recorded, estimated or
-certain.
+"""One predicted call beside its bill, and why they differ.
 
 A verdict says why tokens that had been cached were not read; see `cache.verdict`. This says why the
 prediction was wrong, and never names a loss.
@@ -35,7 +34,7 @@ CAUSE_TEXTS: dict[str, str] = {
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: what was predicted and what was billed."""
+    """One call: its prediction and its bill."""
 
     trace: str
     call: int

@@ -74,7 +74,7 @@ class SentPrompts:
         """The last call with a bill."""
         self._params = RecordedParams(trace)
         self._sent: dict[bool, SentBlocks] = {}
-        """The last call's blocks: as they are, and without earlier thinking."""
+        """The last call's blocks: with and without earlier thinking."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self._after_mark = 0
@@ -203,7 +203,7 @@ class SentPrompts:
         return sent
 
     def _counted(self, call: TraceCall, account: Account) -> SentBlocks:
-        """The blocks of a call, and their tokens by what is known now."""
+        """The blocks of a call, with their tokens by the bills so far."""
         sent = self.sent(call)
         sent.count(account.lengths(self.trace.group), account.scale.per_token)
         return sent

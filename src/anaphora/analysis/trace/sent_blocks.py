@@ -66,7 +66,7 @@ class SentBlocks:
         automatic: Ttl | None = None,
         cache_params: Mapping[str, bytes] = {},
     ) -> TokenRuns:
-        """The call as a simulator sees it, until the conversation goes on."""
+        """The call for a simulator. Valid until the next `send`."""
         return TokenRuns(
             self._played,
             functools.cache(self.tokens),

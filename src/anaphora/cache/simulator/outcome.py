@@ -152,7 +152,7 @@ def marked_outcome(
 ) -> Outcome:
     """The outcome of a call that reads up to the block `found` (-1: nothing), and writes at
     `writes`. `reason` is why nothing more is read."""
-    read = tokens(found)
+    read = tokens(found) if found >= 0 else 0
     spans = [Span(0, read, "read", "found")] if read else []
     start = read
     for mark in writes:

@@ -138,17 +138,13 @@ def _simulate_marks(
     at: float,
 ) -> tuple[Outcome, Outcome] | None:
     """Two calls with markers; None where nothing is read, or a part has expired."""
-
-    def tokens_before(chunk: int) -> int:
-        return before.tokens(chunk + 1)
-
-    def tokens_after(chunk: int) -> int:
-        return after.tokens(chunk + 1)
-
-    written = writing_marks(rules, was.marks, tokens_before)
-    for mark in written:
-        if not is_alive(expiry(made.lives_from, TTL_SECONDS[mark.ttl]), at):
-            return None
+    sizes = {mark.chunk: before.tokens(mark.chunk + 1) for mark in was.marks}
+    written = writing_marks(rules, was.marks, sizes.__getitem__)
+    if not written:
+        return None
+    lifetime = min(TTL_SECONDS[mark.ttl] for mark in written)
+    if not is_alive(expiry(made.lives_from, lifetime), at):
+        return None
     reach = 1 if rules.lookback_positions is None else rules.lookback_positions.value
     found = -1
     for mark in written:
@@ -157,11 +153,12 @@ def _simulate_marks(
                 found = max(found, mark.chunk)
     if found < 0:
         return None
-    writes = writing_marks(rules, now.marks, tokens_after)
+    wrote = marked_outcome(written, sizes.__getitem__, total=before.total)
+    sizes = {chunk: after.tokens(chunk + 1) for chunk in {found, *(m.chunk for m in now.marks)}}
+    writes = writing_marks(rules, now.marks, sizes.__getitem__)
     while writes and writes[0].chunk <= found:
         writes = writes[1:]
-    wrote = marked_outcome(written, tokens_before, total=before.total)
-    return wrote, marked_outcome(writes, tokens_after, total=after.total, found=found)
+    return wrote, marked_outcome(writes, sizes.__getitem__, total=after.total, found=found)
 
 
 def predict_after(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -23,9 +23,6 @@ from anaphora.yaml_values import nearest
 
 from .checks import is_granted
 from .grants import LlmGrant
-
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.call import AppCall
 
 #: Sets of granted providers for which a chooser is kept.
 _MOST_CHOOSERS = 256
@@ -257,15 +254,21 @@ def check_stored_prompt(grant: LlmGrant) -> None:
 
 
 def prompt_targets(
-    call: AppCall, pool: ProviderPool, chooser: TargetChooser, models: tuple[GrantedModel, ...]
+    app: App,
+    named: str | None,
+    asked: str | None,
+    pool: ProviderPool,
+    chooser: TargetChooser,
+    models: tuple[GrantedModel, ...],
 ) -> tuple[Target, ...]:
-    """The target of a request that names a stored prompt: a granted provider of Responses. `models`
-    are those that are granted. Without a model in the request, the prompt's own answers."""
-    grant, app = call.app.grant.llm, call.app.id
+    """The target of a request that names a stored prompt, and perhaps a provider and a model: a
+    granted provider of Responses. `models` are those that are granted. Without a model in the
+    request, the prompt's own answers."""
+    grant = app.grant.llm
     check_stored_prompt(grant)
-    named = call.provider or call.stored_at
     if named is not None and named not in grant.providers:
-        raise NotGranted(f"the provider {quoted(named)} is not granted to {app}", param="provider")
+        reason = f"the provider {quoted(named)} is not granted to {app.id}"
+        raise NotGranted(reason, param="provider")
     for name in [named] if named is not None else grant.providers:
         resolved = pool.providers.get(name)
         if (
@@ -273,9 +276,9 @@ def prompt_targets(
             or (resolved.wire if resolved.dialect is None else resolved.dialect.wire) != _WIRE
         ):
             continue
-        model = call.model or _stand_in(name, resolved.provider.model, models)
+        model = asked or _stand_in(name, resolved.provider.model, models)
         if not is_granted(model, grant.models):
-            raise refused_model(call.app, model, pool, models)
+            raise refused_model(app, model, pool, models)
         return chooser.targets(name, model)[0]
     reason = "only a granted provider of OpenAI's Responses has stored prompts"
     raise InvalidRequest(reason, path=FIELD)

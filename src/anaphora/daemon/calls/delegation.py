@@ -43,9 +43,9 @@ from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
 from .conversations import CallMemory
+from .fair_admission import ProviderNews
 from .own_prefixes import OwnPrefixes
 from .pipeline import CallPipeline
-from .provider_news import ProviderNews
 from .reading_on import ReadOnCalls, WaitedCall
 from .steps.answer import JudgeCache, RelayAnswer
 from .steps.audit import AuditCall, BreakTexts, Explanations
@@ -181,7 +181,7 @@ class CallService:
             plan = PlanRequest(tools, memory=CallMemory(), places_markers=False)
             prepared = await plan.build(call, target := call.targets[0], stream=False)
         except Denied as error:
-            tools.denials.refuse(call, error)
+            tools.refuse(call, error)
             raise
         counted = await provider_count(target, prepared)
         if counted is not None:

@@ -27,7 +27,8 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from . import Home
 from .config import DaemonConfig, daemon_config
 from .extensions import Grants
-from .secrets import SecretsFolder, SeenFiles, resolve_providers, signature, signature_of
+from .private_files import SeenFiles, signature, signature_of
+from .secrets import SecretsFolder, resolve_providers
 
 if TYPE_CHECKING:
     from anaphora.daemon.nodes.generations import GrantGeneration

@@ -68,7 +68,7 @@ def call_query(query: Mapping[str, str], view: View, *, limit: int = 50) -> Call
 
 class AuditPage:
     def __init__(self, source: PastCalls, chain: Callable[[], ChainStatus | None]) -> None:
-        """`chain` is None where there is no log."""
+        """`chain` is None if there is no log."""
         self._source = source
         self._chain = chain
 

@@ -1,15 +1,13 @@
-"""Adds calls to the tables: a row for each call and each block of its prompt, and by GROUP BY from
-these rows the sums of each step.
-"""
+"""Adds calls to the tables: a row for each call and each block of its prompt; sums of each step are
+made from these rows by GROUP BY."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import add, sub
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +34,8 @@ from .schema import (
     SUM_TABLES,
     SUMS,
     FillState,
+    Pause,
+    PausedWork,
     SumTable,
 )
 from .sums import block_shares, bucket_of, figures_of, masked
@@ -44,8 +44,6 @@ Figures: TypeAlias = tuple[int, ...]
 Key: TypeAlias = tuple[int, ...]
 _ReportedKey: TypeAlias = tuple[int, Key, int, Key]
 """Start, names, block that changed, and labels of the application."""
-Pause: TypeAlias = Callable[[float], None]
-"""Called now and then, with the seconds of work before it."""
 
 #: Latest calls that are kept one by one, and how many may be there before some are deleted.
 KEPT_CALLS, _SLACK = 1_000_000, 20_000
@@ -60,10 +58,8 @@ NO_LABEL = "(no label)"
 _MOST: Final = 10**13
 #: The latest time of a call, in seconds since 1970.
 _LATEST: Final = 1e11
-#: Seconds of work between two pauses.
-_WORK: Final = 0.005
 
-#: Where the figures that masking changes are in `SUMS`.
+#: Places in `SUMS` of the figures that masking changes.
 _MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
 _NOT_MASKED: Final = (0,) * len(MASKS)
 
@@ -284,7 +280,7 @@ class AddedCalls:
 
     def write(self, database: sqlite3.Connection, kept: int, pause: Pause) -> None:
         """Within a transaction. The latest `kept` calls stay; with 0, only sums are made."""
-        work = _Work(database, pause)
+        work = PausedWork(database, pause)
         if self.state.longer_until > self._before.longer_until:
             for table in SUM_TABLES:
                 for step in STEPS[1:]:
@@ -306,14 +302,15 @@ class AddedCalls:
             # A log that was changed may have two rows of one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
             work.insert(_CALL_IDS, self._ids)
-        self._write_labels(work)
+        labels = [(*key, *about, self._latest) for key, about in self._labels.items()]
+        work.insert(_LABELS, labels)
         for name in (*ADDED_TABLES, *(table.fresh for table in tables)):
             work.run(f"DELETE FROM {name}")
         self._delete_old(work, kept)
         self.state = replace(self.state, calls=self.state.calls + self.count)
         work.pause()
 
-    def _write_sums(self, work: _Work, table: SumTable) -> None:
+    def _write_sums(self, work: PausedWork, table: SumTable) -> None:
         if "label_set" in table.key:
             of_all = tuple({"label_set": f"{ALL_CALLS}"}.get(name, name) for name in table.key)
             work.run(table.sum(of_all))
@@ -326,11 +323,7 @@ class AddedCalls:
                 where = f"step < {step} AND start < ?"
                 work.run(table.add(table.fresh, where, step), (self.state.longer_until,))
 
-    def _write_labels(self, work: _Work) -> None:
-        rows = [(*key, *about, self._latest) for key, about in self._labels.items()]
-        work.insert(_LABELS, rows)
-
-    def _delete_old(self, work: _Work, kept: int) -> None:
+    def _delete_old(self, work: PausedWork, kept: int) -> None:
         state, fetch = self.state, work.fetch
         if state.minutes_since > self._before.minutes_since:
             for table in SUM_TABLES:
@@ -400,32 +393,6 @@ WHERE name = conversation_name
 """
 
 
-def _write_conversations(work: _Work) -> None:
+def _write_conversations(work: PausedWork) -> None:
     for sql in (_NEW_CONVERSATIONS, _CONVERSATIONS, _LATEST_SERVICES):
         work.run(sql)
-
-
-class _Work:
-    """Runs statements, with pauses."""
-
-    def __init__(self, database: sqlite3.Connection, pause: Pause) -> None:
-        self.database = database
-        self._pause = pause
-        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK
-
-    def run(self, sql: str, values: Sequence[object] = ()) -> None:
-        self.database.execute(sql, values)
-        if time.perf_counter() > self._due:
-            self.pause()
-
-    def fetch(self, sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
-        found: Sequence[Any] = self.database.execute(sql, values).fetchone()
-        return found
-
-    def insert(self, insert: RowInsert, rows: Sequence[Sequence[object]]) -> None:
-        for sql, values in insert.statements(rows):
-            self.run(sql, values)
-
-    def pause(self) -> None:
-        self._pause(time.thread_time() - self._began)
-        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK

@@ -31,7 +31,7 @@ _CONDITIONS = {
 
 
 def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
-    """The latest calls first; one more than the limit where there are more."""
+    """The latest calls first; one more than the limit if there are more."""
     if of.empty:
         return []
     condition, values = of.of_calls()

@@ -1,6 +1,6 @@
 """Following an audit log from a remembered position, and reading single rows of it.
 
-A position is the last row that was read, with its hash: where that row is no longer there, rows
+A position is the last row that was read, with its hash: if that row is no longer there, rows
 were pruned, or the log is another one. The rows of all chains of a log in PostgreSQL are numbered
 in the order in which this process reads them; the place of such a call, which every node has, is
 its chain and its row in that.
@@ -44,9 +44,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The first segment of the log, or the number before its first row: it grows by pruning."""
     segment: int = 0
     end: int = 0
-    """Where the next row begins."""
+    """Offset of the next row."""
     last: int = 0
-    """Where the last row begins that was read, and"""
+    """Offset of the last row that was read, and"""
     hash: str = ""
     """its hash; empty before the first one."""
     chains: dict[int, int] = {}
@@ -82,7 +82,7 @@ class ReadRows(msgspec.Struct, kw_only=True):
 
 class LogTail(Protocol):
     def signature(self) -> object:
-        """Changes with the log; None where there is none. Costs little."""
+        """Changes with the log; None if there is none. Costs little."""
         ...
 
     def is_at(self, position: Position) -> bool:
@@ -91,7 +91,7 @@ class LogTail(Protocol):
 
     def after(self, position: Position, most: int) -> ReadRows: ...
     def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        """The calls of these rows; None where one is no longer there."""
+        """The calls of these rows; None if one is no longer there."""
         ...
 
 

@@ -40,7 +40,7 @@ _BLOCK_FIELDS: Final = (
 _FILTERS: Final = ("app", "provider", "model")
 #: The sets with a label.
 _SETS: Final = "IN (SELECT label_set FROM set_labels WHERE label = ?)"
-#: Calls whose times are looked at where a histogram does not have the filter.
+#: Calls whose times are looked at if a histogram does not have the filter.
 _MOST_TIMES = 20_000
 
 
@@ -118,7 +118,7 @@ def pieces(since: float, until: float, within: int, state: FillState) -> list[Ra
     if state.calls_since and since <= state.calls_since:  # hours, as their calls are not kept
         kept = (state.calls_since // HOUR + 1) * HOUR
         end = min(math.ceil(until / HOUR) * HOUR, kept)
-        # Minutes are only used where there are no hours yet.
+        # Minutes are only used if there are no hours yet.
         longer = [step for step in STEPS if step > HOUR and within % step == 0]
         hours = [MINUTE, HOUR, *longer]
         found, since = _split(since // HOUR * HOUR, end, hours, state), kept

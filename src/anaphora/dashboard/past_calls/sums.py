@@ -149,7 +149,7 @@ def block_shares(call: AuditEnvelope) -> list[int]:
 
 
 def _prompt_nano_usd(call: AuditEnvelope) -> int | None:
-    """The cost of a call without its output; None where it is unknown."""
+    """The cost of a call without its output; None if it is unknown."""
     if call.cost_nano_usd is None or call.output_nano_usd is None:
         return None
     return max(call.cost_nano_usd - call.output_nano_usd, 0)

@@ -19,7 +19,6 @@ from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, 
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.errors import RequestRejected
 from anaphora.prompt import Reasoning
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.values import Part, Reply, Thinking
@@ -222,7 +221,7 @@ class AnthropicFiles(FilesAndBatches):
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:
         reason = "only files that a tool generated can be downloaded"
-        raise RequestRejected(reason, status=400, code="file_not_downloadable")
+        raise rejected(reason, code="file_not_downloadable")
 
     def new_batch(self, request: RoutedRequest) -> Batch:
         requests = _batched(request)
@@ -256,7 +255,7 @@ class AnthropicFiles(FilesAndBatches):
     def batch_results(self, batch: Batch) -> EmulatorResponse:
         """One line for each request, whether it ran or not."""
         if batch.ended is None:
-            raise RequestRejected("the batch has not ended: it has no results yet", status=400)
+            raise rejected("the batch has not ended: it has no results yet")
         lines = []
         for result in batch.results:
             body: dict[str, Any] = msgspec.json.decode(result.body)
@@ -284,10 +283,9 @@ def _batched(request: RoutedRequest) -> tuple[BatchedRequest, ...]:
     try:
         listed = msgspec.json.decode(request.fields.get("requests", NULL), type=list[_BatchItem])
     except DECODE_ERRORS as problem:
-        raise RequestRejected(f"requests: {problem}", status=400) from None
+        raise rejected(f"requests: {problem}") from None
     if not listed or len({item.custom_id for item in listed}) < len(listed):
-        reason = "requests: must not be empty, and every custom_id must be unique"
-        raise RequestRejected(reason, status=400)
+        raise rejected("requests: must not be empty, and every custom_id must be unique")
     path = request.path.partition("/batches")[0]
     return tuple(BatchedRequest(item.custom_id, path, bytes(item.params)) for item in listed)
 

@@ -23,7 +23,8 @@ from anaphora.emulator.exchange import (
     whole_number,
 )
 from anaphora.emulator.replies.text import IdGenerator
-from anaphora.errors import Forbidden, NotFound, RequestRejected, TooLarge
+from anaphora.emulator.strict import rejected
+from anaphora.errors import Forbidden, NotFound, TooLarge
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .host import Operation, RoutedRequest
@@ -59,7 +60,7 @@ class OpenAIFiles(FilesAndBatches):
 
     def check_file(self, file: StoredFile) -> None:
         if not file.purpose:
-            raise RequestRejected("'purpose' is a required property", status=400)
+            raise rejected("'purpose' is a required property")
 
     def file_fields(self, file: StoredFile) -> dict[str, Any]:
         return {
@@ -88,7 +89,7 @@ class OpenAIFiles(FilesAndBatches):
         endpoint = request.value("endpoint")
         if endpoint not in _ENDPOINTS:
             reason = f"endpoint must be one of {', '.join(_ENDPOINTS)} here"
-            raise RequestRejected(reason, status=400, param="endpoint")
+            raise rejected(reason, param="endpoint")
         file = self.files.get(request.workspace, str(request.value("input_file_id", "")))
         path = request.path.partition("/batches")[0].removesuffix("/v1") + endpoint
         requests, known = [], set[str]()
@@ -97,20 +98,17 @@ class OpenAIFiles(FilesAndBatches):
                 continue
             try:
                 one = msgspec.json.decode(line, type=_BatchLine)
-            except DECODE_ERRORS as problem:
+                if one.url != endpoint:
+                    raise ValueError(f"url is {one.url!r}, not {endpoint!r}")
+                if one.custom_id in known:
+                    raise ValueError(f"custom_id {one.custom_id!r} is used twice")
+            except (ValueError, *DECODE_ERRORS) as problem:
                 reason = f"line {number} of {file.id}: {problem}"
-                raise RequestRejected(reason, status=400, param="input_file_id") from None
-            if one.url != endpoint:
-                reason = f"line {number} of {file.id}: url is {one.url!r}, not {endpoint!r}"
-                raise RequestRejected(reason, status=400, param="input_file_id")
-            if one.custom_id in known:
-                reason = f"line {number} of {file.id}: custom_id {one.custom_id!r} is used twice"
-                raise RequestRejected(reason, status=400, param="input_file_id")
+                raise rejected(reason, param="input_file_id") from None
             known.add(one.custom_id)
             requests.append(BatchedRequest(one.custom_id, path, bytes(one.body)))
         if not requests:
-            reason = f"{file.id} has no requests"
-            raise RequestRejected(reason, status=400, param="input_file_id")
+            raise rejected(f"{file.id} has no requests", param="input_file_id")
         return Batch(
             id=self.ids.next("batch_"),
             requests=tuple(requests),
@@ -205,7 +203,7 @@ _STATUS = "x-goog-upload-status"
 
 
 class Upload(msgspec.Struct, eq=False):
-    """A file of which not all bytes have arrived."""
+    """A file that is still being uploaded."""
 
     workspace: str
     name: str
@@ -257,7 +255,7 @@ class GeminiFiles:
     def _start(self, request: RoutedRequest) -> EmulatorResponse:
         headers = request.headers
         if headers.get("x-goog-upload-protocol") != "resumable":
-            raise RequestRejected("only resumable uploads are known here", status=400)
+            raise rejected("only resumable uploads are known here")
         size = whole_number(headers.get("x-goog-upload-header-content-length", ""), "size")
         if size > _MOST_BYTES:
             raise TooLarge(f"the emulator keeps up to {_MOST_BYTES:,} bytes", status=413)
@@ -294,17 +292,17 @@ class GeminiFiles:
             del self._uploads[id]
             return json_response(b"", headers={_STATUS: "cancelled"})
         if not commands or not commands <= {"upload", "finalize"}:
-            raise RequestRejected(f"unknown upload command {command[:40]!r}", status=400)
+            raise rejected(f"unknown upload command {command[:40]!r}")
         if "upload" in commands:
             offset = whole_number(request.headers.get("x-goog-upload-offset", ""), "offset")
             is_whole = "finalize" in commands or len(request.body) % _GRANULARITY == 0
             if offset != len(upload.data) or not is_whole:
-                raise RequestRejected("the piece does not fit the upload", status=400)
+                raise rejected("the piece does not fit the upload")
             upload.data += request.body
         if "finalize" not in commands:
             return json_response(b"", headers={_STATUS: "active"})
         if len(upload.data) != upload.size:
-            raise RequestRejected("the file has another size than was announced", status=400)
+            raise rejected("the file has another size than was announced")
         del self._uploads[id]
         file = StoredFile(
             id=self._ids.next("").lower(),

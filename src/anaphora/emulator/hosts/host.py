@@ -75,6 +75,11 @@ class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
     def workspace(self) -> str:
         return self.entry.workspace
 
+    def with_body(self, body: bytes) -> RoutedRequest:
+        """A copy with another body, without cached fields of the old one."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return RoutedRequest(**fields | {"body": body})
+
 
 class CompleteBody(msgspec.Struct, frozen=True):
     """A request's body, completed with the content that the provider stores for it."""

@@ -87,9 +87,7 @@ class OpenAIHost(Host):
         if request.route.operation != "generate" or not deployment:
             return request
         model = msgspec.Raw(dumps(deployment))
-        body = msgspec.json.encode({**request.fields, "model": model})
-        changed = {name: getattr(request, name) for name in request.__struct_fields__}
-        return RoutedRequest(**{**changed, "body": body})
+        return request.with_body(msgspec.json.encode({**request.fields, "model": model}))
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
         data = [self.model_fields(profile) for profile in profiles]

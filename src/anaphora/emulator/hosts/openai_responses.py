@@ -24,6 +24,7 @@ from anaphora.emulator.exchange import (
 )
 from anaphora.emulator.journal import Billing
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, stream_events
+from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.openai import RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.prompt import Reasoning
@@ -174,7 +175,7 @@ class OpenAIResponsesHost(OpenAIHost):
         fields = request.fields
         if request.value("background") is True and request.value("store") is False:
             reason = "background responses are stored: `store` must not be false"
-            raise RequestRejected(reason, status=400, param="background")
+            raise rejected(reason, param="background")
         given = input_items(fields.get("input", NULL))
         items = tuple(self._referred(request.workspace, item) for item in given)
         previous = request.value("previous_response_id")
@@ -183,12 +184,8 @@ class OpenAIResponsesHost(OpenAIHost):
         if previous is not None:
             stored = self._stored.find(request.workspace, str(previous))
             if stored is None:
-                raise NotFound(
-                    f"no response {previous} to continue",
-                    status=400,
-                    code="previous_response_not_found",
-                    param="previous_response_id",
-                )
+                reason, field = f"no response {previous} to continue", "previous_response_id"
+                raise NotFound(reason, status=400, code="previous_response_not_found", param=field)
             items = (*stored.items, *stored.output, *items)
         complete = {"model": _ANY_MODEL, **fields}
         complete.pop("previous_response_id", None)
@@ -250,8 +247,7 @@ class OpenAIResponsesHost(OpenAIHost):
         if not profile.can("reasoning"):
             return None, 0
         summary = thinking_text(random) if wanted is not None and wanted.summary else ""
-        data = opaque(random)
-        extras = self._item_id(random)
+        data, extras = opaque(random), self._item_id(random)
         shown = Thinking(summary, data=data, provider=self.wire, extras=extras)
         return shown, random.between(16, 64)
 
@@ -352,14 +348,14 @@ class StoredResponse(msgspec.Struct):
 
     def cancel(self, now: float) -> None:
         if not self.background:
-            raise RequestRejected("Cannot cancel a synchronous response.", status=400)
+            raise rejected("Cannot cancel a synchronous response.")
         self.canceled = self.canceled or now < self.done
 
     def stream(self, now: float, after: str | None) -> EmulatorResponse:
         """The events of a background response, from the one after the number `after` on."""
         if not self.background or self.canceled:
             reason = "only background responses that are not cancelled can be streamed again"
-            raise RequestRejected(reason, status=400, param="stream")
+            raise rejected(reason, param="stream")
         first = 0 if after is None else whole_number(after, "starting_after") + 1
         writer = self.codec.writer()
         data = b"".join(writer.write(event) for event in stream_events(self.reply, self.created))

@@ -248,7 +248,7 @@ class ChatAnaphora(BaseChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """Replies of a schema. `json_schema` is the provider's own structured output,
         `function_calling` a tool that must be called, `json_mode` JSON that the prompt describes,
-        for which no schema is needed; Anthropic has no such mode, and gets the prompt as it is."""
+        for which no schema is needed; Anthropic has no such mode, and gets the unchanged prompt."""
         if schema is None and method != "json_mode":
             raise InvalidRequest("is needed but for method='json_mode'", path="schema")
         if method == "function_calling":

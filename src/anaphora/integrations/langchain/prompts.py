@@ -42,7 +42,7 @@ KEPT = "anaphora_message"
 _MEDIA: dict[str, type[Image | Audio | Document]] = {
     "image": Image, "audio": Audio, "file": Document, "text-plain": Document,
 }  # fmt: skip
-#: Blocks of content that repeat what is in `tool_calls`.
+#: Blocks of content that repeat `tool_calls`.
 _CALL_BLOCKS = ("tool_call", "tool_call_chunk", "tool_use", "function_call", "input_json_delta")
 
 _decode = msgspec.json.Decoder(Message).decode

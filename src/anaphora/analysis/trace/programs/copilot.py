@@ -110,9 +110,7 @@ class CopilotSession:
     def traces(self, file: str) -> list[TraceEntry]:
         for event in self._order.rest():
             self._try(event)
-        if self._order.moved:
-            lines = f"{counted(self._order.moved, 'line')} before the one that comes first"
-            self._problems.append(Problem(file, f"{lines}: put in order", "notice"))
+        self._problems += self._order.problems(file)
         found: list[TraceEntry] = []
         unbilled = 0
         for number, (name, agent) in enumerate(self._agents.items()):
@@ -316,7 +314,7 @@ def _result(data: dict[str, Any]) -> TraceMessage:
 
 
 def _usage(usage: dict[str, Any], provider: str) -> TraceUsage | None:
-    """The input includes what was read and written."""
+    """The input includes reads and writes."""
     read, written = count(usage, "cacheReadTokens"), count(usage, "cacheWriteTokens")
     return usage_of(
         provider,

@@ -29,6 +29,8 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.wording import counted
 
+from .recorded import usage_of
+
 #: Messages of the conversation; others (info, error, warning) are only shown to the user.
 _MESSAGE_TYPES = ("user", "gemini")
 
@@ -244,16 +246,16 @@ def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _usage(tokens: object) -> TraceUsage | None:
-    """The input includes what was read; tool prompts and thoughts are counted beside it."""
+    """The input includes reads; tool prompts and thoughts are counted beside it."""
     if not isinstance(tokens, dict):
         return None
     total, read = count(tokens, "input") + count(tokens, "tool"), count(tokens, "cached")
     if read > total:
         raise ValueError(f"{read} cached of {total} input tokens")
-    usage = TraceUsage(
-        input=total - read,
-        cache_read=read,
+    return usage_of(
+        "google",
+        uncached=total - read,
+        read=read,
         output=count(tokens, "output") + count(tokens, "thoughts"),
         reasoning=reported_count(tokens, "thoughts"),
     )
-    return usage if total else None

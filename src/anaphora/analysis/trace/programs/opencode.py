@@ -26,7 +26,7 @@ from anaphora.analysis.trace.log_lines import (
 
 from .recorded import RecordedSession, served_by, usage_of
 
-#: Parts that are sent to a model as they are.
+#: Parts that are sent to a model.
 _SENT = ("text", "file", "reasoning")
 
 

@@ -93,7 +93,7 @@ class Recorded(msgspec.Struct):
 
 
 class RecordedSession:
-    """The conversations of one session: one at a time goes on, until its history is replaced or
+    """The conversations of one session: one at a time continues, until its history is replaced or
     another provider answers."""
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class PermitCall(CallStep):
             if facts is not None and facts.handles:
                 call.stored_tokens = await tools.history.tokens(app.id, facts)
         except Denied as error:
-            tools.denials.refuse(call, error)
+            tools.refuse(call, error)
             raise
         call.targets, call.given, call.facts = targets, facts, facts
         if tools.refresher is not None and app.grant.llm.keep_warm is not None:
@@ -101,7 +101,9 @@ class PermitCall(CallStep):
         names, named, model = app.grant.llm.providers, call.provider, call.model
         request = call.request
         if request is not None and FIELD in request.members and names_stored_prompt(request):
-            return prompt_targets(call, pool, granted.chooser(names, None), granted.models(app)), ()
+            chooser = granted.chooser(names, None)
+            keeper = named or call.stored_at
+            return prompt_targets(app, keeper, model, pool, chooser, granted.models(app)), ()
         if named is None and model in names and model in pool.routes:
             named, model = model, None  # the name of a route stands for its models
         if call.stored_at is not None:

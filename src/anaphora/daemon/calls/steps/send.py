@@ -109,9 +109,10 @@ class ClientCall(AttemptCaller):
             await self._over()
 
     def _answered(self, flight: InFlight) -> None:
-        flight.observed = True
         self._pipeline.after("answer", self._call, _ANSWERED)
         self._pipeline.after("reply", self._call, _ANSWERED)
+        # Not earlier: a step that fails leaves the row of a failed call to `_failed`.
+        flight.observed = True
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         flight.complete_error(problem)
