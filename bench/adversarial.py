@@ -36,7 +36,7 @@ from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
 from anaphora.wire.errors import overflow_class
 from anaphora.wire.message_dicts import read_message
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 from anaphora.wire.response_headers import read_limits, retry_after
 
 LARGEST = 4 * 1024 * 1024

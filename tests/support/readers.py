@@ -27,7 +27,8 @@ from anaphora.emulator.journal import Billing
 from anaphora.emulator.strict import CheckedRequest, anthropic
 from anaphora.emulator.strict.anthropic import CHECKS as ANTHROPIC_CHECKS
 from anaphora.emulator.strict.gemini import CHECKS as GEMINI_CHECKS
-from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
+from anaphora.emulator.strict.openai import CHAT_CHECKS
+from anaphora.emulator.strict.responses import RESPONSES_CHECKS
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, Plan, Rendered

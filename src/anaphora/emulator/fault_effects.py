@@ -17,7 +17,7 @@ from anaphora import errors, wire
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 from .exchange import JSON, NDJSON, SSE, EmulatorResponse, ResponseChunk
 from .hosts import DEFAULT_WIRE, HOSTS

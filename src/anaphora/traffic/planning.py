@@ -32,9 +32,9 @@ from anaphora.cache.plan.saved import (
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
+from anaphora.wire.breakpoints import plannable
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
-from anaphora.wire.splicing import plannable
 
 from .calls import LoggedCall, counts_tokens, wire_at
 

@@ -33,7 +33,7 @@ from .reading import (
     request_error,
 )
 from .spans import document_span, member_spans
-from .walking import request_table
+from .tables import request_table
 
 #: A kept body is found by the bytes before the last multiples of these numbers in it, since its end
 #: may change. In a new body they are looked for at more multiples, as it may have grown.

@@ -32,7 +32,7 @@ from anaphora.wire.reading import (
     known_text,
     request_error,
 )
-from anaphora.wire.walking import RequestTable, request_table
+from anaphora.wire.tables import RequestTable, request_table
 
 from .grants import PROMPT_PREFIX
 

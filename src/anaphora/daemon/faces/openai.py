@@ -11,7 +11,7 @@ import msgspec
 from anaphora.catalog.api_limits import bounds_of
 from anaphora.client.target import Target
 from anaphora.values import Opaque, Part, Reply, Thinking, Usage
-from anaphora.wire.openai_chat.parse import reasoning_extras
+from anaphora.wire.openai_chat.message_reader import reasoning_extras
 from anaphora.wire.openai_responses.types import ITEM, WIRE
 from anaphora.wire.reading import Members
 

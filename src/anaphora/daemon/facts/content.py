@@ -26,15 +26,8 @@ from anaphora.wire.reading import (
     decode_reason,
     request_error,
 )
-from anaphora.wire.walking import (
-    VALUES,
-    BlockType,
-    Medium,
-    RequestTable,
-    Walk,
-    WalkedBlock,
-    request_table,
-)
+from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
+from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain

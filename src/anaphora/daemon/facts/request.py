@@ -15,7 +15,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import DECODE_ERRORS, Members
-from anaphora.wire.walking import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
 
 from .tools import ServerTool
 

@@ -10,7 +10,8 @@ import msgspec
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, request_error
-from anaphora.wire.walking import RequestTable, Walk, request_table
+from anaphora.wire.tables import RequestTable, request_table
+from anaphora.wire.walking import Walk
 
 from .handles import owned_objects
 

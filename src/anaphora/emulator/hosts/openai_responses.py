@@ -25,7 +25,7 @@ from anaphora.emulator.exchange import (
 from anaphora.emulator.journal import Billing
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, stream_events
 from anaphora.emulator.strict import rejected
-from anaphora.emulator.strict.openai import RESPONSES_CHECKS
+from anaphora.emulator.strict.responses import RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.prompt import Reasoning
 from anaphora.values import Reply, StopReason, Thinking

@@ -21,7 +21,8 @@ from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
-from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock, request_table
+from anaphora.wire.tables import BlockType, request_table
+from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -143,15 +144,18 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+FieldRow: TypeAlias = tuple[Any, frozenset[str] | None, str]
+"""An object, its known fields, and its path."""
+
+
 def check_fields(
-    rows: Iterable[tuple[Any, frozenset[str] | None, str]],
+    rows: Iterable[FieldRow],
     error: Callable[[str, str], Upstream],
     spelling: Callable[[str], str] = str,
 ) -> None:
     """Raises `error(path, field)` for the first field of an object that is not known.
 
-    A row is an object, its known fields, and its path. Values that are no objects, and objects
-    without a list of fields, are not checked.
+    Values that are no objects, and objects without a list of fields, are not checked.
     """
     for found, known, path in rows:
         if known is None or not isinstance(found, dict) or found.keys() <= known:

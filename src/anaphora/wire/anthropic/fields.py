@@ -7,7 +7,7 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE
 

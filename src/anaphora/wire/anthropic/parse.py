@@ -51,14 +51,12 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     ErrorFactory,
-    LenientDecoder,
     Members,
-    OtherBlock,
-    Unknown,
     converts_errors,
     decode_value,
     encode_members,

@@ -16,11 +16,11 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
 from anaphora.values import Section, Ttl
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import INNER_LEVELS
 from anaphora.wire.reading import (
     ErrorFactory,
     Members,
-    Unknown,
     converts_errors,
     encode_members,
     known_text,
@@ -37,7 +37,8 @@ from anaphora.wire.splitting import (
     cut_section,
     required_text,
 )
-from anaphora.wire.walking import BlockType, Walk, WalkedBlock
+from anaphora.wire.tables import BlockType
+from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
 from .messages import RoleWithFields

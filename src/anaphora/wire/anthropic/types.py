@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias, final
 
 import msgspec
 
+from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
-from anaphora.wire.reading import Partial, Whole
 
 WIRE = "anthropic"
 #: What this wire remembers between calls.

@@ -11,15 +11,7 @@ from typing import Any
 import msgspec
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import (
-    BlockType,
-    Does,
-    Level,
-    Medium,
-    RequestTable,
-    names,
-    request_fields,
-)
+from anaphora.wire.tables import BlockType, Does, Level, Medium, RequestTable, names, request_fields
 
 from .types import NULL, WIRE, FunctionCall, camel
 

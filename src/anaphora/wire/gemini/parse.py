@@ -38,11 +38,10 @@ from anaphora.values import (
     Url,
 )
 from anaphora.values.fields import FrozenExtras
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
-    LenientDecoder,
     Members,
-    Unknown,
     converts_errors,
     decode_members,
     encode_members,

@@ -18,11 +18,10 @@ from anaphora.canonical import dumps
 from anaphora.values import Extras
 from anaphora.values.codec import loads
 from anaphora.values.fields import FrozenExtras
+from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
 from anaphora.wire.reading import (
     Members,
-    Partial,
-    Whole,
     decode_members,
     decode_value,
     object_members,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE, ChatMessage
 

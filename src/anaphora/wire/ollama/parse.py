@@ -34,13 +34,11 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.attachments import image_media_type
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.openai import decode_base64
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
-    OtherBlock,
-    Unknown,
     converts_errors,
     decode_value,
     encode_members,

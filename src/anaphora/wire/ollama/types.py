@@ -13,8 +13,9 @@ from msgspec import Raw
 from anaphora.errors import InvalidRequest
 from anaphora.values import Extras
 from anaphora.values.fields import FrozenExtras
+from anaphora.wire.lenient import Whole
 from anaphora.wire.memo import MEMOS
-from anaphora.wire.reading import DECODE_ERRORS, Whole
+from anaphora.wire.reading import DECODE_ERRORS
 
 WIRE = "ollama"
 #: What this wire remembers between calls.

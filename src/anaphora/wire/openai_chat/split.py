@@ -13,11 +13,9 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.breakpoints import marker_in
 from anaphora.wire.markers import DialectMarkers, marker_bytes, take_dialect_marker
-from anaphora.wire.openai import (
-    body_order,
-    marker_in,
-)
+from anaphora.wire.openai import body_order
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
     Members,
@@ -40,8 +38,8 @@ from anaphora.wire.splitting import (
 from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
-from .messages import close, glue
 from .params import PARAMS
+from .render import close, glue
 from .types import (
     AUTOMATIC,
     MARKERS,

@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Ttl
+from anaphora.wire.breakpoints import Breakpoint
+from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
-from anaphora.wire.openai import Breakpoint, ReasoningCount
-from anaphora.wire.reading import Partial, Whole
+from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_chat"
 #: What this wire remembers between calls.

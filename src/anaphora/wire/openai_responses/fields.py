@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
 

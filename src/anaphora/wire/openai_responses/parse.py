@@ -44,6 +44,7 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
+from anaphora.wire.lenient import LenientDecoder, OtherBlock
 from anaphora.wire.openai import (
     SystemPlace,
     keep_place,
@@ -52,9 +53,7 @@ from anaphora.wire.openai import (
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    OtherBlock,
     converts_errors,
     decode_elements,
     decode_members,

@@ -7,10 +7,8 @@ import msgspec
 from anaphora.rendered import Kind, Rendered
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.openai import (
-    body_order,
-    marker_in,
-)
+from anaphora.wire.breakpoints import marker_in
+from anaphora.wire.openai import body_order
 from anaphora.wire.reading import (
     converts_errors,
     decode_value,

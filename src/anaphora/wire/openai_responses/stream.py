@@ -16,16 +16,15 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.errors import ErrorObject, from_object
-from anaphora.wire.parts import whole_body_events
+from anaphora.wire.lenient import LenientDecoder
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     decode_value,
     encode_members,
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import ReplyBuilder
+from anaphora.wire.replies import ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from .reply import read_output, read_reply

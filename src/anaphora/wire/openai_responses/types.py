@@ -11,10 +11,11 @@ from typing import Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Role, Ttl
+from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.errors import ErrorObject
+from anaphora.wire.lenient import Partial, Whole
 from anaphora.wire.memo import MEMOS
-from anaphora.wire.openai import Breakpoint, ReasoningCount
-from anaphora.wire.reading import Partial, Whole
+from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_responses"
 #: What this wire remembers between calls.
