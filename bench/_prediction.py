@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceMessage
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.read_history import ReadClass, read_class
 from anaphora.catalog import CacheRules

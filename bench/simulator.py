@@ -33,8 +33,7 @@ from _prediction_tables import (
 )
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import CAUSE_TEXTS
-from anaphora.analysis.trace.predict import Predicted
+from anaphora.analysis.trace.predicted import CAUSE_TEXTS, Predicted
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -89,7 +89,7 @@ class ConversationCost(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int | None:
-        """None where the provider does not report it."""
+        """None if the provider does not report it."""
         known = [turn.read for turn in self.turns if turn.read is not None]
         return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""The tour in a terminal: live where one is attached, plain text elsewhere."""
+"""The tour in a terminal: live if one is attached, otherwise plain text."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _table(providers: Sequence[Comparison], width: int) -> Table:
 
 
 def _records(providers: Sequence[Comparison]) -> Group:
-    """One line for each figure, where no table fits."""
+    """One line for each figure, for terminals that are too narrow for a table."""
     lines: list[Text] = []
     for one, provider in zip(providers, _providers(providers), strict=True):
         lines += [Text(provider, style="bold"), Text(f"  {one.model}", style="dim")]

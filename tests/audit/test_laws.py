@@ -13,7 +13,7 @@ from support.audit_logs import envelope, sqlite_log, written
 from anaphora.audit import AuditLog, rows, verify
 from anaphora.audit.chain import ChainChecker, ChainHead, seal
 from anaphora.audit.envelope import decode
-from anaphora.audit.log_sqlite import move_log
+from anaphora.audit.moving import move_log
 from anaphora.errors import AnaphoraError, ChainBroken
 
 

@@ -25,7 +25,6 @@ from support.postgres_logs import (
 from support.servers import PostgresServer
 
 from anaphora.audit import AuditEnvelope, AuditLog, log_postgres, prune, rows, verify
-from anaphora.audit.chains import copy_log
 from anaphora.audit.envelope import (
     AnchorRow,
     AuditRow,
@@ -39,6 +38,7 @@ from anaphora.audit.envelope import (
     decode,
 )
 from anaphora.audit.log_postgres import PostgresLog, append_rows, write_anchor
+from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import VerifiedChains, update_anchor
 from anaphora.audit.side_files import key_id
 from anaphora.errors import AnaphoraError, AnchorMismatch, ChainBroken, InvalidRequest, Io
@@ -736,7 +736,7 @@ def test_a_log_of_files_is_moved_as_a_chain(
     place: tuple[PostgresLog, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, url = place
-    monkeypatch.setattr("anaphora.audit.chains._COPIED", 4)
+    monkeypatch.setattr("anaphora.audit.moving._COPIED", 4)
     source = written(tmp_path / "audit", 10, segment_bytes=2_000)
     written(source, 3)
     before = verify(source)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.tables import each_row
 
-from anaphora.daemon.access.credentials import Peers, take_token
+from anaphora.daemon.calls.steps.authenticate import Peers, take_token
 from anaphora.daemon.values import Peer
 from anaphora.errors import Forbidden, RequestRejected
 from anaphora.serving.asyncio_server import PEER, PeerCredentials

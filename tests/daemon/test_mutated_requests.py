@@ -227,7 +227,7 @@ async def test_what_is_rendered_is_checked_though_the_first_reader_missed_it(
 
     unseen, refused = UNSEEN[field]
 
-    monkeypatch.setattr("anaphora.daemon.calls.steps.permit.read_new_facts", blind)
+    monkeypatch.setattr("anaphora.daemon.calls.steps.request.read_new_facts", blind)
     transport = KeepingTransport()
     app = app_of(**{**LAX, **refused})
     async with delegating(Nowhere(), tmp_path, app=app, transport=transport) as daemon:

@@ -45,8 +45,7 @@ def _after(method: Callable[..., Any]) -> Callable[..., Any]:
 def _arm(point: str) -> None:
     """Lets this process die at a step."""
     from anaphora.audit import log, writer
-    from anaphora.client.transport.connections import Connections
-    from anaphora.client.transport.exchange import NetworkExchange
+    from anaphora.client.transport import exchange
     from anaphora.daemon import audit
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
@@ -71,8 +70,8 @@ def _arm(point: str) -> None:
         self._writer.on_durable = _die
 
     places: dict[str, tuple[Any, str, Any]] = {
-        "held": (Connections, "_connect", _die),
-        "written": (NetworkExchange, "_write", _after(NetworkExchange._write)),
+        "held": (exchange, "_connect", _die),
+        "written": (exchange.NetworkExchange, "_write", _after(exchange.NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),

@@ -22,7 +22,7 @@ from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import ServeOptions
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.server import Daemon, running
 from anaphora.daemon.store.opening import store_for_command
 

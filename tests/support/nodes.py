@@ -14,7 +14,7 @@ from typing import Any
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.settings import ServeOptions
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.server import running
 from anaphora.daemon.store.postgres import PostgresStore
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from anaphora import wire as wires
-from anaphora.daemon.endpoints.body_memory import read_whole
+from anaphora.daemon.endpoints.body import read_whole
 from anaphora.daemon.facts.handles import Reference, stored_id
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.emulator import strict

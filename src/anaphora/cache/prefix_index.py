@@ -23,7 +23,7 @@ from blake3 import blake3
 from anaphora.rendered import Plan, Rendered
 
 from .compared_prompt import CallHints, ComparedPrompt
-from .simulator.prompt import deepest_known
+from .simulator.view import deepest_known
 
 Call = TypeVar("Call")
 

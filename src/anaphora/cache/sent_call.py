@@ -11,7 +11,7 @@ verdicts, planner, client and daemon ask here.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -193,3 +193,36 @@ def moments(
         "response_start": start,
         "response_end": start if ended is None else ended,
     }
+
+
+class MadeCall(NamedTuple):
+    """A call that was made: when, and what is known of its reply."""
+
+    at: float
+    readable: float
+    """From when what it wrote can be read."""
+    lives_from: float
+    """From when the lifetime of what it read and wrote counts."""
+    since: float
+    """When the response began; the request, where that is not known."""
+    reasoning: int | None
+    """Tokens of hidden reasoning in the reply; None: not known."""
+
+
+def made_call(
+    rules: CacheRules,
+    at: float,
+    *,
+    began: float | None = None,
+    ended: float | None = None,
+    reasoning: int | None = None,
+    delay: float = 0.0,
+) -> MadeCall:
+    """A call of that time, as the rules count it: see `Simulator.call`."""
+    start = at if began is None else began
+    readable_from: Moment = rules.readable_from.value
+    if readable_from == "response_start" and began is None:
+        readable_from = "response_end"  # it began before that
+    lives_from = used_at(rules, at, began=began, ended=ended)
+    readable = moments(at, began=began, ended=ended)[readable_from] + delay
+    return MadeCall(at, readable, lives_from, start, reasoning)

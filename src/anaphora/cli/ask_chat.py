@@ -270,7 +270,7 @@ class AskChat:
             self._printer.warn(f"not stored: {problem}")
 
     def _introduce(self) -> None:
-        """Print what is known before the call."""
+        """Print notes before the call: the provider, the key, unknown models."""
         choice, stored, note = self._choice, self._stored, self._printer.note
         if stored is not None and stored.torn:
             note(f"note: the last line of {stored.path} is incomplete and is left out")

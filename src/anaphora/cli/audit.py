@@ -16,7 +16,7 @@ import msgspec
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import move_log
+from anaphora.audit.moving import move_log
 from anaphora.audit.pruning import prune as prune_log
 from anaphora.audit.reading import (
     CallFilter,

@@ -62,7 +62,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
     learned: tuple[LearnedRow, ...] = ()
-    """Where the bills contradict the catalog."""
+    """Rows of the catalog that the bills contradict."""
 
 
 def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:

@@ -332,7 +332,7 @@ def _report_invalid(options: _Options, invalid: list[MapLine]) -> None:
 def _print_interrupted(options: _Options, progress: FanOutProgress) -> None:
     print_error_line(
         f"anaphora: {progress.done:,} of {progress.total:,} done ({_figures(progress)});"
-        f" the same command goes on from {options.place}"
+        f" the same command continues from {options.place}"
     )
 
 

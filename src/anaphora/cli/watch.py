@@ -17,6 +17,7 @@ from anaphora.wording import counted
 from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import report_recorded, routes_of, secrets_of, upstream_option
+from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
     from anaphora.proxy.observing import Observer
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from anaphora.proxy.server import Proxy
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
-
-    from .watch_output import WatchOutput
 
 #: The port without a command: variables that were exported stay valid for the next run.
 _PORT = 8788
@@ -72,7 +71,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
-    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    --place asks for cache markers. Each call is one line: the tokens read from the cache, the
     cost, and if a cached prefix broke, the field, the text before and after, and the price. A
     summary follows when the command ends.
 
@@ -162,8 +161,6 @@ def _output(
     without a command to standard output."""
     from anaphora.proxy.programs import owns_terminal
 
-    from .watch_output import WatchOutput, announce, default_log, opened_log
-
     lines: IO[str] = sys.stderr if words else sys.stdout
     name = "standard error" if words else "standard output"
     if log is None and words and _is_terminal():
@@ -179,8 +176,6 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
         return
     from anaphora.audit.log import AuditLog
     from anaphora.proxy.auditing import ProxyAudit
-
-    from .watch_output import announce
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
@@ -198,15 +193,11 @@ def _recorded(folder: Path | None) -> RecordedUpstream | None:
 def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
     from anaphora.proxy.page import watch_report
 
-    from .watch_output import announce
-
     html.write(watch_report(judge, calls, time.time()))
     announce(f"the report is in {html.path}; it holds excerpts of prompts")
 
 
 def _report_placed(placer: Placer) -> None:
-    from .watch_output import announce
-
     announce(f"markers were placed in {counted(placer.placed, 'request')}")
     for notice in placer.failures:
         announce(notice)
@@ -228,8 +219,6 @@ def _run(
     from anaphora.proxy import launch
     from anaphora.proxy.programs import environment, notices, refuse_loop
 
-    from .watch_output import announce
-
     with running as proxy:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, redirected = environment(proxy, os.environ, words)
@@ -250,8 +239,6 @@ def _serve(
 ) -> int:
     from anaphora.proxy.programs import exports, refuse_loop
     from anaphora.serving.server import serve
-
-    from .watch_output import announce, echo_exports
 
     def ready(proxy: Proxy) -> None:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))

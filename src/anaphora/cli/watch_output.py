@@ -180,7 +180,7 @@ def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     return fields | {"worst": [call.number for call in summary.worst]}
 
 
-# ── Where it goes ────────────────────────────────────────────────────────────────────────────────
+# ── Destination ──────────────────────────────────────────────────────────────────────────────────
 
 
 class WatchOutput:

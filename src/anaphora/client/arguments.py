@@ -46,9 +46,9 @@ _TOOLS = get_args(AnyTool)
 _HISTORY = SegmentRole.CONVERSATION
 
 
-def watchers_of(watchers: object) -> Iterable[Any]:
+def watchers_of(watchers: object) -> list[Any]:
     if isinstance(watchers, Iterable) and not isinstance(watchers, str | bytes | Mapping):
-        return watchers
+        return [callback_of(each, f"watchers[{index}]") for index, each in enumerate(watchers)]
     name = getattr(watchers, "__name__", "…") if callable(watchers) else "…"
     raise InvalidRequest(
         f"must be a list of functions, not {type(watchers).__name__}; write watchers=[{name}]",
@@ -342,7 +342,7 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
 
 
 def check_results(messages: Sequence[Message]) -> None:
-    """Raises where a tool call has no result before the next message."""
+    """Raises if a tool call has no result before the next message."""
     open_calls: dict[str, ToolCall] = {}
     for message in messages:
         for part in message.parts:

@@ -5,7 +5,7 @@ with each call, also the prompt, so that the next call can be judged."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,16 +15,28 @@ from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, saved_usd
 from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.catalog import Price
-from anaphora.errors import NotFound
+from anaphora.errors import InvalidRequest, NotFound
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 
+from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
+from .content import Content, messages_of
 from .in_flight import InFlight, PreparedRequest, TurnRequest
 from .observe import Watchers
+from .options import PARAM_KEYWORDS, CallOptions, refuse_both
+from .parameters import with_params
 from .response import Response
 from .structured import Structured
 from .target import Target
 from .turn import Caller
+
+#: Where a call holds what a keyword of `send` stands for.
+_PLACES_IN_CALL = {
+    "system": "ir.system_text or ir.system_blocks",
+    "tools": "tools",
+    "cache": "ir.cache",
+    "extras": "extras",
+}
 
 
 class OneShot(Caller):
@@ -39,7 +51,7 @@ class OneShot(Caller):
         watchers: Watchers,
         compared: ComparedCalls | None = None,
     ) -> None:
-        """`compared` has the earlier calls of conversations, where this is one of them."""
+        """`compared` has the earlier calls of conversations, if this is one of them."""
         super().__init__(timeout=None, on_wait=on_wait, watchers=watchers)
         self._compared = compared
         self._call = call
@@ -146,3 +158,32 @@ def _is_mostly_shared(rendered: Rendered) -> bool:
     """Whether tools and system prompt, with which other calls begin, are most of the prompt."""
     sizes = [(run.section != "messages", run.size) for run in rendered.runs]
     return 2 * sum(size for shared, size in sizes if shared) > sum(size for _, size in sizes)
+
+
+def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
+    """The call that the arguments of `send` stand for."""
+    if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        if content is None:
+            raise InvalidRequest("is missing; give a text or messages", path="content")
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
+        if not messages:
+            raise InvalidRequest("there is no message besides the system prompt", path="content")
+        if len(messages) > 1:
+            check_results(messages)
+        tools = tools_of(options.get("tools")).source.current
+        return Call(
+            ir=prompt_from(system, options.get("cache"), messages),
+            model=model,
+            tools=tools,
+            params=with_params(options.get("params"), options, tools),
+            extras=extras_of(options.get("extras")),
+        )
+    refuse_both(options, "a Call", _PLACES_IN_CALL)
+    params = content.params
+    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
+        params = with_params(options.get("params", params), options, content.tools)
+    elif params.stream:  # awaiting or iterating decides
+        params = msgspec.structs.replace(params, stream=False)
+    return content if params is content.params else msgspec.structs.replace(content, params=params)

@@ -61,7 +61,7 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
     state_position: Literal["tail", "head"] = "tail"
     """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
-    """Dynamic context before the conversation, or after it where that costs less."""
+    """Dynamic context before the conversation, or after it if that costs less."""
 
     def __post_init__(self) -> None:
         # As in `Segment`.
@@ -120,7 +120,7 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
         return blocks
 
     def system_fields_agree(self) -> bool:
-        """Whether text and blocks are the same, where both are given."""
+        """Whether text and blocks are the same, if both are given."""
         text, offset = self.system_text, 0
         if not text or not self.system_blocks:
             return True

@@ -24,7 +24,12 @@ from anaphora.client.config.environment import default_rows
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport import errors
 from anaphora.client.transport.connections import Address, Connections
-from anaphora.client.transport.exchange import NetworkExchange, OutgoingRequest, RequestHead
+from anaphora.client.transport.exchange import (
+    NetworkExchange,
+    OutgoingRequest,
+    RequestHead,
+    send_request,
+)
 from anaphora.errors import InvalidConfig, InvalidRequest, Transport
 from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
 from anaphora.wire import Wire
@@ -181,7 +186,7 @@ class NetworkUpstream:
             repeatable=is_whole and request.method in _IDEMPOTENT,
             chunked=not is_whole and not _has_length(request),
         )
-        exchange = await self._connections.exchange(address, outgoing)
+        exchange = await send_request(self._connections, address, outgoing)
         if exchange.message.code == _SWITCHING:
             exchange.abort()
             asked = HttpProcessingError(message="switching protocols was not asked for")

@@ -25,7 +25,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.client.prices import iterations_usd
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 

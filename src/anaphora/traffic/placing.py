@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import shown_url
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 

@@ -223,7 +223,7 @@ class Conversation(Sequence[Message]):
 
 
 def _free_number(items: list[Message], free: int, seen: int) -> int:
-    """One more than the highest number among the ids, where the first `seen` are known."""
+    """One more than the highest number among the ids, if the first `seen` are known."""
     for index in range(seen, len(items)):
         name = items[index].id
         if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():

@@ -22,7 +22,7 @@ from anaphora.prompt import (
     ToolChoice,
     ToolMark,
 )
-from anaphora.rendered import ChunkLog, ChunkRun, Kind
+from anaphora.rendered import ChunkLog, ChunkRun
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -59,14 +59,11 @@ from anaphora.wire.reading import (
     LenientDecoder,
     Members,
     Unknown,
-    decode_members,
-    known_text,
-    list_elements,
     object_members,
     request_error,
 )
 from anaphora.wire.replies import valid_count
-from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
+from anaphora.wire.splitting import BEFORE_BRACE
 
 #: Providers whose file ids and response ids are valid here.
 OPENAI = ("openai", "openai_chat", "openai_responses")
@@ -403,29 +400,6 @@ def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
     if [run.section for run in runs[:2]] != ["system", "tools"]:
         return None
     return (1, 0, *range(2, len(runs)))
-
-
-def split_tools(
-    raw: bytes, name_of: Callable[[Members], str], lead: bytes, close: bytes
-) -> SplitSection | None:
-    """The tools of a request. `name_of` takes a tool's members."""
-    if raw == b"null":
-        return None
-    labels: list[str] = []
-    tools = list_elements(raw, "$.tools", request_error)
-    for index, tool in enumerate(tools):
-        name = name_of(object_members(tool, f"$.tools[{index}]", request_error))
-        labels.append(f"tool {name}" if name else f"tools{index}")
-    blocks = [SplitBlock(Kind.TOOL, bytes(tool)) for tool in tools]
-    return cut_section("tools", blocks, labels, lead=lead, close=close)
-
-
-def function_name(tool: Members) -> str:
-    """The name of a tool whose function is an object inside it; empty where it has none."""
-    function = tool.get("function")
-    if function is None or not bytes(function).startswith(b"{"):
-        return ""
-    return known_text(decode_members(function), "name")
 
 
 def profile_value(profile: Profile, name: str, default: Any) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -62,6 +62,17 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted with a beta header only."""
     counted: bool = False
     """Also a field of requests that only count tokens."""
+    unread: bool = False
+    """No model reads it, whatever its value."""
+    prose: bool = False
+    """Its value may be text that a model reads, although the field does something else."""
+    prose_members: frozenset[str] = frozenset()
+    """The same for members of its object, known or not; the others are parameters."""
+
+    @property
+    def is_param(self) -> bool:
+        """Whether the value is a number or a name, and no text that a model reads."""
+        return not self.prose and self.does not in (Does.TEXT, Does.TOOL, Does.ASK)
 
 
 class BlockType(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +123,15 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The field of the system text, where that is no message."""
     items: frozenset[str] = frozenset()
     """The types of its messages, where they are items with types of their own."""
+    turns: frozenset[str] = frozenset()
+    """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
+    the model."""
+    content: frozenset[str] = frozenset({"content"})
+    """The members of a message of a user, a model or a tool that are no instructions."""
+    role_implied: bool = False
+    """A message without a role is the user's."""
+    params: frozenset[str] = frozenset()
+    """Parameters that other hosts of this wire take in fields of the body."""
     marker: str = ""
     """The member that marks a block."""
     unmarked_roles: frozenset[str] = frozenset()
@@ -120,10 +140,17 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The type that content has which is a mere text."""
     rename: Callable[[str], str] | None = None
     """How the provider reads the names of members, where not as they are written."""
+    usual: frozenset[str] = frozenset()
+    """Names of members that `rename` does not change."""
     classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
     """Tells the type of a block that names none."""
     media_roles: frozenset[str] | None = None
     """The roles whose messages show media to the model; None: all."""
+    function: str = ""
+    """The member of a tool that holds its function, or a list of functions; empty: the tool is the
+    function."""
+    single: bool = False
+    """A single object stands for a list of one."""
     nested_tools: bool = False
     """Tools may hold others."""
     tool: frozenset[str] | None = None
@@ -159,10 +186,17 @@ def request_fields(
     members: Mapping[str, str] | None = None,
     beta: str = "",
     counted: str = "",
+    unread: str = "",
+    prose: str = "",
 ) -> dict[str, RequestField]:
-    """The fields of a wire by their names: what they do, and the known members of objects."""
+    """The fields of a wire by their names: what they do, and the known members of objects. `prose`
+    has fields, and members as `FIELD.MEMBER`."""
     known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
-    betas, counts = frozenset(beta.split()), frozenset(counted.split())
+    betas, counts, unreads = (frozenset(each.split()) for each in (beta, counted, unread))
+    texts, inner = frozenset(prose.split()), dict[str, set[str]]()
+    for name in texts:
+        field, _, member = name.partition(".")
+        inner.setdefault(field, set()).update([member] if member else [])
     return {
         name: RequestField(
             name=name,
@@ -170,6 +204,9 @@ def request_fields(
             members=known.get(name),
             beta=name in betas,
             counted=name in counts,
+            unread=name in unreads,
+            prose=name in texts,
+            prose_members=frozenset(inner.get(name, ())),
         )
         for what, names in does.items()
         for name in names.split()
@@ -187,25 +224,43 @@ def names(text: str) -> frozenset[str]:
 # ── Levels ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Level:
-    """How the values of a request are read: here as they were sent. Errors name the path."""
+class Level(Protocol):
+    """How the values of a request are read."""
+
+    def members(self, value: Any, path: str) -> dict[str, Any]:
+        """The members of an object, which may be changed."""
+
+    def elements(self, value: Any, path: str) -> list[Any]: ...
+
+    def text(self, value: Any) -> str:
+        """A text; empty for anything else."""
+
+    def kind(self, members: dict[str, Any], path: str) -> str:
+        """The type of a block."""
+
+    def first(self, value: Any) -> bytes:
+        """The first byte of a value, which tells its JSON type."""
+
+    def text_block(self, kind: str, text: Any) -> dict[str, Any]:
+        """The members of a block of text."""
+
+
+class SentLevel:
+    """JSON as it was sent. Errors name the path."""
 
     def __init__(self, fail: ErrorFactory = request_error) -> None:
         self._fail = fail
 
     def members(self, value: Any, path: str) -> dict[str, Any]:
-        """The members of an object, which may be changed."""
         return object_members(value, path, self._fail)
 
     def elements(self, value: Any, path: str) -> list[Any]:
         return list_elements(value, path, self._fail)
 
     def text(self, value: Any) -> str:
-        """A text; empty for anything else."""
         return decode_text(value) if self.first(value) == b'"' else ""
 
     def kind(self, members: Members, path: str) -> str:
-        """The type of a block, which has to have one."""
         if "type" not in members:
             raise self._fail("is missing", f"{path}.type")
         try:
@@ -215,15 +270,14 @@ class Level:
             return kind
 
     def first(self, value: Any) -> bytes:
-        """The first byte of a value, which tells what it is."""
         return bytes(memoryview(value)[:1]) if value is not None else b""
 
     def text_block(self, kind: str, text: Any) -> dict[str, Any]:
         return {"type": Raw(b'"%b"' % kind.encode()), "text": text}
 
 
-class _Values(Level):
-    """Decoded values: what is not of the expected type is empty."""
+class _ValueLevel:
+    """Decoded values: one of another type than expected is empty."""
 
     def members(self, value: Any, path: str) -> dict[str, Any]:  # noqa: ARG002
         return dict(value) if isinstance(value, dict) else {}
@@ -245,8 +299,7 @@ class _Values(Level):
 
 
 _FIRST: dict[type, bytes] = {str: b'"', list: b"[", dict: b"{"}
-SENT, VALUES = Level(), _Values()
-_MOST_USUAL = 256
+SENT, VALUES = SentLevel(), _ValueLevel()
 
 
 # ── The walk ─────────────────────────────────────────────────────────────────────────────────────
@@ -268,14 +321,12 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
 class Walk:
     """Reads the messages and blocks of requests of one wire."""
 
-    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "_usual", "table")
+    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "table")
 
     def __init__(self, table: RequestTable, level: Level = SENT) -> None:
         self.table = table
         self._level = level
         self._blocks, self._other, self._marker = table.blocks, table.other, table.marker
-        self._usual: set[str] = set()
-        """Names of members that the provider reads as they are written."""
         self._bare: Walk = self
         if table.unmarked_roles and table.marker:
             self._bare = Walk(msgspec.structs.replace(table, marker=""), level)
@@ -343,8 +394,28 @@ class Walk:
         elements, block = self._level.elements(value, path), self.block
         return [block(each, f"{path}[{index}]") for index, each in enumerate(elements)]
 
+    def tools(self, value: Any, path: str) -> list[WalkedBlock]:
+        """The tools of a list. Their members have the names that were sent."""
+        level, found = self._level, list[WalkedBlock]()
+        single = self.table.single and level.first(value) == b"{"
+        for index, each in enumerate([value] if single else level.elements(value, path)):
+            where = f"{path}[{index}]"
+            members = level.members(each, where)
+            marker = members.pop(self._marker, None) if self._marker else None
+            kind = level.text(members.get("type"))
+            found.append(WalkedBlock(kind, _WHOLE, members, each, where, marker))
+        return found
+
+    def function_name(self, tool: WalkedBlock) -> str:
+        """The name of a tool that is one function; empty where it has none."""
+        level, members, holder = self._level, tool.members, self.table.function
+        if holder:
+            value = members.get(holder)
+            members = level.members(value, tool.path) if level.first(value) == b"{" else {}
+        return level.text(members.get("name"))
+
     def section(self, value: Any, path: str) -> list[WalkedBlock]:
-        """The tools or system blocks of a list. They hold no others."""
+        """The system blocks of a list. They hold no others."""
         found: list[WalkedBlock] = []
         for index, each in enumerate(self._level.elements(value, path)):
             block = self.block(each, f"{path}[{index}]", typed=False)
@@ -363,13 +434,11 @@ class Walk:
     def members(self, value: Any, path: str) -> dict[str, Any]:
         """The members of an object, under the names that the provider reads them by."""
         members, rename = self._level.members(value, path), self.table.rename
-        if rename is None or self._usual.issuperset(members):
+        if rename is None or self.table.usual.issuperset(members):
             return members
         renamed = {rename(name): each for name, each in members.items()}
         if len(renamed) < len(members):
             raise request_error("a member is given under two names", path)
-        if len(self._usual) < _MOST_USUAL:
-            self._usual.update(renamed.keys() & members.keys())
         return renamed
 
 

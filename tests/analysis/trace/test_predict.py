@@ -10,7 +10,8 @@ from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of
 from support.tables import each_row
 
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
 
 LOOP = [user("q"), calls_tool("one"), tool("one"), calls_tool("two"), tool("two"), assistant("a")]
 

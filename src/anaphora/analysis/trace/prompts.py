@@ -1,8 +1,8 @@
 """The calls of a trace as a cache sees them.
 
-What a trace does not record is assumed: system prompt and tools as two blocks at the beginning, one
+Unrecorded parts are assumed: system prompt and tools as two blocks at the beginning, one
 that other conversations share and one that they do not; markers behind the first and at the end.
-Token counts are exact where an earlier bill gives them, and estimated in between.
+Token counts are exact if an earlier bill gives them, and estimated in between.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlocks
+from .entry_bills import CallKind, CallSituation, ConversationReads
 from .format import RecordedParams, Trace, TraceCall
-from .read_candidates import CallKind, CallSituation, ConversationReads
 from .sent_blocks import SentBlocks
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
-#: The assumed time between two calls where no clock is recorded.
+#: The assumed time between two calls if no clock is recorded.
 _GAP = 1.0
 
 
 class SentPrompts:
-    """What the calls of a conversation send, by what its bills have shown so far: the base of
-    `Replay`, which learns that."""
+    """The prompts of a conversation's calls, by its bills so far. `Replay`, its subclass, learns
+    from the bills."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SentPrompts:
             raise problem.within(f"{trace.id}.provider") from None
         self.row = self.rules = catalog.rules(self.provider, self.model, self.wire)
         """The catalog's rules of the model that is called, and those that the conversation began
-        with: others, where earlier bills contradict the catalog."""
+        with: others, if earlier bills contradict the catalog."""
         self._begun: dict[str, CacheRules] = {}
         self._known = known
         self._profile = profile
@@ -74,13 +74,13 @@ class SentPrompts:
         """The last call with a bill."""
         self._params = RecordedParams(trace)
         self._sent: dict[bool, SentBlocks] = {}
-        """The last call's blocks: as they are, and without earlier thinking."""
+        """The last call's blocks: with and without earlier thinking."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self._after_mark = 0
-        """Blocks behind the last marker, where none are recorded, by the last bill."""
+        """Blocks behind the last marker, if none are recorded, by the last bill."""
         self._early: dict[bool, int] = {}
-        """What the last call read, inside a tool loop or not, when that was less than expected."""
+        """Reads of the last call inside a tool loop and outside, if less than expected."""
         self.reads = ConversationReads()
         self._times: list[float] = []
         """When each call started, as last computed."""
@@ -95,7 +95,7 @@ class SentPrompts:
         self._sent.clear()
 
     def times(self, after: float) -> list[float]:
-        """When each call started, or ended where the start is unknown; without any clock, `after`
+        """When each call started, or ended if the start is unknown; without any clock, `after`
         the conversation before it in the file. A call follows the one whose reply it sends back,
         whatever the clock says."""
         clock = ((n, call.at) for n, call in enumerate(self.trace.calls) if call.at is not None)
@@ -188,13 +188,13 @@ class SentPrompts:
 
     def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:
         """From here on the rules of a model that is called for the first time are those of earlier
-        bills, where these contradict the catalog."""
+        bills, if these contradict the catalog."""
         if self.row.model not in self._begun:
             self._begun[self.row.model] = steps.begin(host, self.row)
         self.rules = self._begun[self.row.model]
 
     def sent(self, call: TraceCall) -> SentBlocks:
-        """The blocks of a call, until the next one is asked for."""
+        """The blocks of a call. Valid until the next call of this method."""
         strips = self.blocks.strips
         sent = self._sent.get(strips)
         if sent is None:
@@ -203,13 +203,13 @@ class SentPrompts:
         return sent
 
     def _counted(self, call: TraceCall, account: Account) -> SentBlocks:
-        """The blocks of a call, and their tokens by what is known now."""
+        """The blocks of a call, with their tokens by the bills so far."""
         sent = self.sent(call)
         sent.count(account.lengths(self.trace.group), account.scale.per_token)
         return sent
 
     def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> TokenRuns:
-        """Where no markers are recorded, one is assumed behind the last message, and one before the
+        """If no markers are recorded, one is assumed behind the last message, and one before the
         messages; on a beginning that is not recorded once a bill has shown it."""
         rules = self.rules
         if self.begun is not None and self.begun.lead.shared is not None:
@@ -245,7 +245,8 @@ class SentPrompts:
 
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
-    """The TTL of the marker that the provider places: at every call, or where one was asked for."""
+    """The TTL of the marker that the provider places: at every call, or if the request wants
+    one."""
     if call.explicit:
         return None
     where = rules.automatic_breakpoint.value
@@ -264,7 +265,7 @@ def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
 
 
 def is_marked(call: TraceCall, rules: CacheRules) -> bool:
-    """Whether what a call left is at markers, its own or the provider's."""
+    """Whether the entry of a call is at markers, its own or the provider's."""
     if rules.mechanism.value == "implicit" or not rules.slots.value:
         return False
     provider_marks = rules.automatic_breakpoint.value == "last_message"
@@ -272,8 +273,8 @@ def is_marked(call: TraceCall, rules: CacheRules) -> bool:
 
 
 def left_by(call: TraceCall, rules: CacheRules) -> int | None:
-    """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
-    its prompt in whole granules."""
+    """The entry of a call by its bill: its reads and writes at markers, or else its whole prompt in
+    granules."""
     assert call.usage is not None
     if is_marked(call, rules):
         return call.usage.cached or None

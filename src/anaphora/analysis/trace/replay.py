@@ -1,4 +1,4 @@
-"""A recorded conversation call by call, and what its bills have shown so far."""
+"""A recorded conversation call by call, and the facts that its bills show."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Replay(SentPrompts):
             account.lengths(self.trace.group)[sent.key(len(sent) - 1)] = total
 
     def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
-        """Where a call's beginning is likely to differ from the last one, by the last such call of
-        the conversation; None where it is not."""
+        """The position at which a call probably differs from the last one, by the last such call of
+        the conversation; None if it probably does not."""
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
     def chances(
@@ -107,7 +107,7 @@ class Replay(SentPrompts):
     def learn_lifetime(
         self, read: int, prompt: TokenRuns, alive: Outcome, account: Account, idle: float
     ) -> None:
-        """Learns whether what the last call left could still be read; `alive` is the outcome if it
+        """Learns whether the last call's entry could still be read; `alive` is the outcome if it
         could. Others may have used the beginning since, so that a read of no more says nothing."""
         if account.lifetime is not None:
             beginning = 0
@@ -163,7 +163,7 @@ class Replay(SentPrompts):
         self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
     ) -> None:
         """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
-        written with that TTL. Where nothing was, though it is about as long as the minimum, it is
+        written with that TTL. If nothing was, though it is about as long as the minimum, it is
         shorter than that."""
         end, ttl = prompt.markers[-1], billed.by_ttl
         longer = [mark for mark in prompt.markers if mark.ttl != end.ttl]
@@ -177,8 +177,8 @@ class Replay(SentPrompts):
             account.lengths(self.trace.group)[sent.key(at)] = least - 1
 
     def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
-        """Learns where the last marker of a call is, where none are recorded: at the last block,
-        unless more is uncached than that leaves; then where what was cached may end."""
+        """Learns the position of the last marker of a call without recorded ones: the last block,
+        unless more is uncached than that leaves; then the likely end of the cached part."""
         sent = self._counted(call, account)
         self._after_mark, end = 0, len(sent) - 1
         if billed.input > _FRAMING:
@@ -209,7 +209,7 @@ class Replay(SentPrompts):
         found: tuple[int, int, int],
         account: Account,
     ) -> None:
-        """Learns the length of the prefix that was read, where only an estimate was known: of the
+        """Learns the length of the prefix that was read, if only an estimate was known: of the
         one that was expected, or else of the marked one with about that length."""
         if not read:
             return
@@ -252,7 +252,7 @@ class Replay(SentPrompts):
         self._set_beginning(begun, unrecorded)
 
     def _learn_ttls(self, billed: TraceUsage, account: Account) -> int | None:
-        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
+        """Learns the TTLs of the markers from a bill. If they differ ("read A, 1h-write B-A,
         5m-write C-B"), gives the position of the first."""
         position = None
         if not billed.cache_write_1h:
@@ -268,7 +268,7 @@ class Replay(SentPrompts):
     def _size_reply(
         self, call: TraceCall, reply: list[TraceBlock], billed: TraceUsage, account: Account
     ) -> None:
-        """The output tokens of a reply are those that it has when it is sent back, where they fit
+        """The output tokens of a reply are those that it has when it is sent back, if they fit
         its text. Hidden reasoning is sent back at some providers only."""
         estimates = [
             math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))

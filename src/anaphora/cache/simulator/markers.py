@@ -8,17 +8,16 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
-from anaphora.cache.sent_call import expiry, is_alive
+from anaphora.cache.sent_call import MadeCall, expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
-from .outcome import Outcome, Reason, Span
+from .outcome import Outcome, Reason, marked_outcome, writing_marks
 from .view import (
     MOST_SAVED,
     KeyOf,
-    MadeCall,
     PromptView,
     SavedCache,
     SavedEntry,
@@ -275,26 +274,15 @@ class MarkerCache:
         return tuple(sorted(marks, key=lambda marker: marker.chunk))
 
     def _writing(self, prompt: PromptView, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-        """The markers that write: those of long enough prefixes, the latest where there are more
-        than slots."""
-        minimum, slots, first = self._rules.minimum_tokens.value, self._rules.slots.value, 0
-        while first < len(marks) and prompt.tokens(marks[first].chunk) < minimum:
-            first += 1
-        return marks[first:][-slots:] if slots else ()
+        return writing_marks(self._rules, marks, prompt.tokens)
 
     def _outcome(self, prompt: PromptView, lookup: MarkerLookup) -> Outcome:
-        total = prompt.total if len(prompt) else 0
-        read = prompt.tokens(lookup.position)
-        spans = [Span(0, read, "read", "found")] if read else []
-        start = read
-        for marker in lookup.writes:
-            end = prompt.tokens(marker.chunk)
-            if end > start:
-                spans.append(Span(start, end, "written", lookup.reason, marker.ttl, lookup.detail))
-                start = end
-        if total > start:
-            reason: Reason = "below_minimum" if lookup.marks else "no_marker"
-            if lookup.writes or lookup.position >= 0:
-                reason = "behind_last_marker"
-            spans.append(Span(start, total, "uncached", reason))
-        return Outcome(tuple(spans))
+        return marked_outcome(
+            lookup.writes,
+            prompt.tokens,
+            total=prompt.total if len(prompt) else 0,
+            found=lookup.position,
+            marked=bool(lookup.marks),
+            reason=lookup.reason,
+            detail=lookup.detail,
+        )

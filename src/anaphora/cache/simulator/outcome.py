@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import CacheRules
+from anaphora.rendered import Mark
 from anaphora.values import Ttl, Usage, WriteTtl
 
 Fate: TypeAlias = Literal["read", "written", "uncached"]
@@ -125,6 +127,45 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def spans_of(*spans: Span) -> tuple[Span, ...]:
     return tuple([span for span in spans if span.end > span.start])
+
+
+def writing_marks(
+    rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
+) -> tuple[Mark, ...]:
+    """The markers that write: those of long enough prefixes, the latest if there are more than
+    slots. `tokens` counts those up to the end of a block."""
+    minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
+    while first < len(marks) and tokens(marks[first].chunk) < minimum:
+        first += 1
+    return marks[first:][-slots:] if slots else ()
+
+
+def marked_outcome(
+    writes: tuple[Mark, ...],
+    tokens: Callable[[int], int],
+    *,
+    total: int,
+    found: int = -1,
+    marked: bool = True,
+    reason: Reason = "new",
+    detail: str = "",
+) -> Outcome:
+    """The outcome of a call that reads up to the block `found` (-1: nothing), and writes at
+    `writes`. `reason` is why nothing more is read."""
+    read = tokens(found)
+    spans = [Span(0, read, "read", "found")] if read else []
+    start = read
+    for mark in writes:
+        end = tokens(mark.chunk)
+        if end > start:
+            spans.append(Span(start, end, "written", reason, mark.ttl, detail))
+            start = end
+    if total > start:
+        rest: Reason = "below_minimum" if marked else "no_marker"
+        if writes or found >= 0:
+            rest = "behind_last_marker"
+        spans.append(Span(start, total, "uncached", rest))
+    return Outcome(tuple(spans))
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,8 +22,7 @@ import msgspec
 from anaphora.cache.prefix_difference import common_bytes
 from anaphora.cache.sent_call import expiry, is_alive
 
-from .prompt import deepest_known
-from .view import KeyOf, PromptView, salt_of
+from .view import KeyOf, PromptView, deepest_known, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 MOST_BLOCKS = 500_000

@@ -6,16 +6,13 @@ import math
 
 import msgspec
 
-from anaphora.cache.sent_call import (
-    oldest_use,
-    ttl_seconds,
-)
+from anaphora.cache.sent_call import MadeCall, oldest_use, ttl_seconds
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .prefix_tree import MOST_BLOCKS, Chain, PrefixMatch, PrefixTree, Reach
-from .view import MOST_SAVED, KeyOf, MadeCall, PromptView, SavedCache
+from .view import MOST_SAVED, KeyOf, PromptView, SavedCache
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):

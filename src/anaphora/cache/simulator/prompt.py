@@ -6,24 +6,18 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
 from blake3 import blake3
 
-from anaphora.bounded import BoundedMap
-from anaphora.catalog import CacheRules
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import MODEL_KINDS, RESULT, SALT, KeyOf, PromptView, is_from_model
+from .view import MODEL_KINDS, RESULT, is_from_model
 
-_SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
-#: Beginnings whose parameters are remembered.
-_REMEMBERED = 10_000
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
@@ -267,83 +261,3 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
         # In one step, since another thread may add the same keys.
         keys[done : run.count] = added
     return keys
-
-
-class ScopedKeys:
-    """Keys of cache entries: the prefix, whose account it is, and the parameters that invalidate
-    its section. Equal prefixes under other parameters are other entries."""
-
-    def __init__(self, rules: CacheRules) -> None:
-        self._rules = rules
-        self._params = BoundedMap[Hashable, Mapping[str, bytes]](_REMEMBERED)
-        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
-        """The last parameters and scope, and their salts: mostly the same from call to call."""
-        self._common: Mapping[str, bytes] = {}
-        """One object for all conversations with the same parameters."""
-
-    def __len__(self) -> int:
-        return len(self._params)
-
-    def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
-        last, params = self._last, prompt.cache_params
-        # 1 and True are equal, but not the same scope.
-        same = last is not None and scope == last[1] and type(scope) is type(last[1])
-        if last is not None and same and (params is last[0] or params == last[0]):
-            salts = last[2]
-        else:
-            salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
-            self._last = params, scope, salts
-        prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
-
-        def key_of(position: int) -> Hashable:
-            key = prefix_key(position)
-            salt = messages if position > leading else salts[prompt.section(position)]
-            # Smaller than a tuple, and hashed faster.
-            return salt + key if type(key) is bytes else (salt, key)
-
-        return key_of
-
-    def remember(self, prompt: PromptView, scope: Hashable) -> None:
-        """Records the parameters of a call, by how its prompt begins."""
-        if len(prompt):
-            key, params = (scope, prompt.key(0)), prompt.cache_params
-            known = self._params.use(key)
-            if known is not params and known != params:
-                if self._common != params:
-                    self._common = params
-                self._params[key] = self._common
-
-    def changed(self, prompt: PromptView, scope: Hashable) -> str:
-        """The invalidating parameters that differ from the last call that began like this one."""
-        last = self._params.get((scope, prompt.key(0))) if len(prompt) else None
-        if last is None:
-            return ""
-        params = prompt.cache_params
-        names = sorted(name for name in {*last, *params} if last.get(name) != params.get(name))
-        return ", ".join(name for name in names if self._invalidated(name))
-
-    def _salt(self, params: Mapping[str, bytes], section: Section, scope: Hashable) -> bytes:
-        """Scope and the parameters that invalidate the section."""
-        parts = [repr(scope).encode(errors="replace")]
-        for name, value in sorted(params.items()):
-            if section in self._invalidated(name):
-                parts.append(b"%s\0%d\0" % (name.encode(), len(value)) + value)
-        return blake3(b"".join(parts)).digest(SALT)
-
-    def _invalidated(self, name: str) -> tuple[Section, ...]:
-        return self._rules.voided_by(name)  # type: ignore[arg-type]
-
-
-def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 where none
-    is. All positions before a known one are known."""
-    high, step = count, 1
-    low = high - step
-    while low >= 0 and not is_known(low):
-        high, step = low, step * 2
-        low = high - step
-    if low < 0:
-        if high == 0 or not is_known(0):
-            return -1
-        low = 0
-    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))

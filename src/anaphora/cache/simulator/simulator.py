@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.sent_call import expiry, is_alive, moments, used_at
+from anaphora.cache.sent_call import MadeCall, expiry, is_alive, made_call
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 
@@ -19,10 +19,9 @@ from .chances import Chance, find_chances
 from .markers import MarkerCache
 from .outcome import Outcome, Span, spans_of
 from .prefixes import PrefixCache
-from .prompt import ScopedKeys
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import KeyOf, MadeCall, PromptView, SavedCache
+from .view import KeyOf, PromptView, SavedCache, ScopedKeys
 
 #: Deleted and expired handles that are remembered, for error messages.
 _REMEMBERED = 1000
@@ -327,25 +326,6 @@ def _caches(
         if rules.mechanism.value == "both" and automatic in ("granules", "units"):
             return cache, PrefixCache(rules, most)
     return cache, cache
-
-
-def made_call(
-    rules: CacheRules,
-    at: float,
-    *,
-    began: float | None = None,
-    ended: float | None = None,
-    reasoning: int | None = None,
-    delay: float = 0.0,
-) -> MadeCall:
-    """A call of that time, as the rules count it: see `Simulator.call`."""
-    start = at if began is None else began
-    readable_from: Moment = rules.readable_from.value
-    if readable_from == "response_start" and began is None:
-        readable_from = "response_end"  # it began before that
-    lives_from = used_at(rules, at, began=began, ended=ended)
-    readable = moments(at, began=began, ended=ended)[readable_from] + delay
-    return MadeCall(at, readable, lives_from, start, reasoning)
 
 
 def _restart_nothing(_: float) -> None:

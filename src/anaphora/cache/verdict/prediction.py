@@ -11,18 +11,24 @@ from msgspec.structs import replace
 from anaphora.cache.history import gone_tokens
 from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.sent_call import (
+    MadeCall,
     SentCall,
     expiry,
     is_alive,
+    made_call,
     shared_chunks,
     ttl_seconds,
     updated_bills,
 )
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
-from anaphora.cache.simulator.outcome import Prediction, predict_read
+from anaphora.cache.simulator.outcome import (
+    Prediction,
+    marked_outcome,
+    predict_read,
+    writing_marks,
+)
 from anaphora.cache.simulator.prefixes import prefix_outcome
-from anaphora.cache.simulator.simulator import made_call
-from anaphora.cache.simulator.view import MadeCall, is_from_model
+from anaphora.cache.simulator.view import is_from_model
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered
@@ -71,34 +77,91 @@ def simulate_extension(
     """The earlier call in an empty cache, and the later one after it, sent at `at`; None where that
     takes a simulation: bytes or parameters have changed, or the earlier prompt cannot be read.
     """
+    was, now = earlier.marks, later.marks
+    if was.key != now.key or was.held or now.held or earlier.route != later.route:
+        return None
     before, after = earlier.rendered, later.rendered
+    if before.envelope.cache_params != after.envelope.cache_params:
+        return None
+    if made.lives_from < made.at or not made.readable < at:
+        return None
     chunks = len(before)
-    if not chunks or not _uses_granules(rules, earlier.marks, later.marks):
+    if not chunks or shared_chunks(after, before) < chunks:
         return None
-    if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
-        return None
-    expires = expiry(made.lives_from, ttl_seconds(rules))
-    if made.lives_from < made.at or not made.readable < at or not is_alive(expires, at):
-        return None
-    if shared_chunks(after, before) < chunks:
-        return None
-    wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
-    read, count = chunks, len(after)
-    if count > chunks and rules.reply_cached(made.reasoning):
-        while read < count and is_from_model(*after.locate(read)):
-            read += 1
-    counts = Counts(after)
-    return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
+    if _uses_granules(rules, was, now):
+        if not is_alive(expiry(made.lives_from, ttl_seconds(rules)), at):
+            return None
+        wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
+        read, count = chunks, len(after)
+        if count > chunks and rules.reply_cached(made.reasoning):
+            while read < count and is_from_model(*after.locate(read)):
+                read += 1
+        counts = Counts(after)
+        return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
+    if _uses_markers(rules, before, was, now):
+        return _simulate_marks(rules, was, now, Counts(before, bills), Counts(after), made, at)
+    return None
 
 
 def _uses_granules(rules: CacheRules, before: Plan, after: Plan) -> bool:
-    """Whether both calls use a cache of granules, without markers and handles."""
-    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
+    """Whether both calls use a cache of granules, without markers."""
+    if not rules.caches_tokens:
         return False
     if rules.mechanism.value == "implicit" or not rules.slots.value:
         return True
     marked = before.marks or after.marks or before.automatic or after.automatic
     return rules.mechanism.value == "both" and not marked
+
+
+def _uses_markers(rules: CacheRules, prompt: Rendered, before: Plan, after: Plan) -> bool:
+    """Whether both calls have markers of their own alone, which reach back by blocks."""
+    if rules.mechanism.value == "implicit" or rules.automatic_breakpoint.value == "slots":
+        return False
+    if not before.marks or not after.marks or before.automatic or after.automatic:
+        return False
+    unit, reused = rules.lookback_unit, rules.trailing_system_reused
+    if unit is not None and unit.value != "blocks":
+        return False
+    if reused is None or reused.value:
+        return True
+    last = prompt.runs[-1]  # what is written at a trailing system message is not found again
+    return last.section != "messages" or last.log.role_of(last.count - 1) != "system"
+
+
+def _simulate_marks(
+    rules: CacheRules,
+    was: Plan,
+    now: Plan,
+    before: Counts,
+    after: Counts,
+    made: MadeCall,
+    at: float,
+) -> tuple[Outcome, Outcome] | None:
+    """Two calls with markers; None where nothing is read, or a part has expired."""
+
+    def tokens_before(chunk: int) -> int:
+        return before.tokens(chunk + 1)
+
+    def tokens_after(chunk: int) -> int:
+        return after.tokens(chunk + 1)
+
+    written = writing_marks(rules, was.marks, tokens_before)
+    for mark in written:
+        if not is_alive(expiry(made.lives_from, TTL_SECONDS[mark.ttl]), at):
+            return None
+    reach = 1 if rules.lookback_positions is None else rules.lookback_positions.value
+    found = -1
+    for mark in written:
+        for marker in now.marks:
+            if marker.chunk - reach < mark.chunk <= marker.chunk:
+                found = max(found, mark.chunk)
+    if found < 0:
+        return None
+    writes = writing_marks(rules, now.marks, tokens_after)
+    while writes and writes[0].chunk <= found:
+        writes = writes[1:]
+    wrote = marked_outcome(written, tokens_before, total=before.total)
+    return wrote, marked_outcome(writes, tokens_after, total=after.total, found=found)
 
 
 def predict_after(

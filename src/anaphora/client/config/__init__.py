@@ -164,7 +164,7 @@ class McpServer(_Table, frozen=True):
     tools: tuple[Name, ...] = ("*",)
     """Globs of the tools that are used."""
     prefix: str = ""
-    """Is added to the names of its tools, where two servers have the same."""
+    """Is added to the names of its tools, if two servers have the same."""
     timeout: Positive = 60.0
     """Seconds for a call of a tool."""
     start_timeout: Positive = 30.0
@@ -292,6 +292,20 @@ class ClientConfig(_Table, frozen=True, dict=True):
         """File and lines; not part of the value, so equal configurations compare equal."""
         origin: Origin = self.__dict__.get("origin", Origin())
         return origin
+
+    @classmethod
+    @hides_arguments
+    def of(cls, source: object) -> ClientConfig:
+        """From the path of `llm.yaml`, or its content."""
+        if isinstance(source, ClientConfig):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_mapping(source)
+        if isinstance(source, str | Path):
+            return cls.read(source)
+        raise InvalidConfig(
+            f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
+        )
 
     @classmethod
     @hides_arguments

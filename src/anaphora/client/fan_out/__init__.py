@@ -1,4 +1,4 @@
-"""Many prompts at once, where what they share is written to the cache once and read by the others.
+"""Many prompts at once: what they share is written to the cache once and read by the others.
 
     result = await client.map(prompts, model="claude-sonnet-5-5", system=instructions)
     result.texts, result.cost_usd, result.read_share

@@ -135,7 +135,7 @@ class MappedCall(OneShot):
             raise
 
     def prewarm(self) -> MappedCall:
-        """A call that writes the shared beginning and gets no reply. Raises `InvalidRequest` where
+        """A call that writes the shared beginning and gets no reply. Raises `InvalidRequest` if
         a parameter does not allow that."""
         cache, endpoint = self._call.ir.cache, self.target.endpoint
         explicit = endpoint.features.adds_breakpoints and cache.mode is None
@@ -205,7 +205,7 @@ class MappedCall(OneShot):
         return Counts(rendered).bounds(self.target.profile.token_error.value)[1]
 
     def bound_usd(self, tokens: int, price: Price, usual_output: int) -> Decimal | None:
-        """About the most that the call costs; None where the price lacks a rate. Without a limit
+        """About the most that the call costs; None if the price lacks a rate. Without a limit
         of output tokens, about as many as usual are expected."""
         limit = self._call_at(self.target, None, stream=False).params.max_tokens
         output = max(usual_output, _USUAL_OUTPUT) if limit is None else limit
@@ -223,7 +223,7 @@ def assign_groups(
     mark: bool = True,
     found: Callable[[list[Rendered], list[PrefixGroup | None], Target], None] | None = None,
 ) -> dict[int, PrefixGroup | None]:
-    """The group of each call, by its position, where its beginning is worth writing; the call
+    """The group of each call, by its position, if its beginning is worth writing; the call
     marks it. `seconds` are those between two calls of a group; `found` gets all groups of a
     target."""
     by_target: dict[int, list[int]] = {}

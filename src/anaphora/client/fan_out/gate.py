@@ -163,7 +163,7 @@ class CallGate:
             item = _item(waiting, error=problem)
             raise
         finally:
-            # Also where the task was cancelled after its release, and before it ran again.
+            # Also if the task was cancelled after its release, and before it ran again.
             if waiting.watch is not None:
                 waiting.watch.ended()
             waiting.ended.set_result(item)
@@ -180,7 +180,7 @@ class CallGate:
     async def _release(self, waiting: list[_Waiting]) -> None:
         for index, each in enumerate(waiting):
             each.index = index
-        # Those that were sent alone show what is shared, where the calls come too slowly.
+        # Those that were sent alone show what is shared, if the calls come too slowly.
         together = [*waiting, *(each for each in self._alone if not each.ended.done())]
         calls = [each.call for each in together]
         added: dict[int, _Beginning] = {}

@@ -60,7 +60,7 @@ class CallPool:
     def submit(
         self, run: Callable[[], Awaitable[T]], bound: Callable[[], Decimal]
     ) -> asyncio.Future[T]:
-        """Raises `BudgetExceeded` through the future where the job may not be run."""
+        """Raises `BudgetExceeded` through the future if the job may not be run."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._ready.append(_Job(run, bound, done))
         self._start()

@@ -122,7 +122,7 @@ class GroupRelease:
         self, group: PrefixGroup, rules: CacheRules, *, prewarms: bool
     ) -> tuple[PrefixGroup, CallWatch] | None:
         """Sends one call and returns when what it wrote can be read: the smallest group of it, and
-        what is known of its reads. None where no call is left, or none succeeds."""
+        what is known of its reads. None if no call is left, or none succeeds."""
         for _ in range(_LEADERS):
             if (chosen := self._next(group)) is None:
                 return None
@@ -142,7 +142,7 @@ class GroupRelease:
         return None
 
     async def _prewarm(self, index: int, watch: CallWatch) -> bool:
-        """Writes the beginning by a call without a reply; False where that is not possible."""
+        """Writes the beginning by a call without a reply; False if that is not possible."""
         try:
             watch.reads(await self._sender.send_warmup(self._calls[index].prewarm()))
         except BudgetExceeded:
@@ -162,7 +162,7 @@ class GroupRelease:
         a pre-warm shows it sooner than a call with a reply."""
         delay = rules.visibility_delay.value if self._delay is None else self._delay
         for probe in range(_PROBES + 1):
-            # The first call reads, too, where an earlier run has written the beginning.
+            # The first call also reads if an earlier run has written the beginning.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.proved.wait(), delay)
             if watch.proved.is_set() or len(self._left(group)) < 2:
@@ -200,7 +200,7 @@ class GroupRelease:
 
     def _prewarms(self, rules: CacheRules) -> bool:
         """Whether a pre-warm goes first. A call costs less; a pre-warm ends sooner, which matters
-        where the end of a response makes it readable."""
+        if the end of a response makes it readable."""
         if rules.prewarm is None or self._warm == "call":
             return False
         return self._warm == "prewarm" or rules.readable_from.value == "response_end"

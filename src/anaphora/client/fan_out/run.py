@@ -38,7 +38,7 @@ _BATCH_SECONDS = 3000.0
 PAUSE = 60.0
 #: Prompts that are rendered before other tasks of the program get their turn.
 _AT_ONCE = 50
-#: Errors that every other call to the same provider would get, too.
+#: Errors that every other call to the same provider would also get.
 _FATAL = (Unauthenticated, QuotaExhausted)
 
 
@@ -56,7 +56,7 @@ class FanOutRun:
         self.notices: list[Notice] = []
         self.keys: list[str] = []
         self._tokens: dict[int, int] = {}
-        """The most input tokens of each call that is left to make, where that matters."""
+        """The most input tokens of each call that is left to make, if that matters."""
         self.kept: KeptResults | None = None
         self._on_progress = on_progress
         self._deliver: Deliver = lambda _: None
@@ -164,7 +164,7 @@ class FanOutRun:
                 )
 
     def _groups(self, left: list[int], prompts: list[Rendered]) -> dict[int, PrefixGroup | None]:
-        """The group of each call that is left, where its beginning is worth writing."""
+        """The group of each call that is left, if its beginning is worth writing."""
         seconds = _BATCH_SECONDS if self.settings.batch else PAUSE
         return assign_groups(
             self.calls,

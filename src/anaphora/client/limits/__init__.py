@@ -73,7 +73,7 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     ) -> Admission:
         """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
 
-        `on_wait` is called with the seconds before the call waits: 0.0 where it waits for a running
+        `on_wait` is called with the seconds before the call waits: 0.0 if it waits for a running
         call to end, which takes an unknown time. Such a wait ends with `Throttled` at the deadline.
         """
         return Admission(self, tokens, deadline, on_wait)

@@ -175,7 +175,7 @@ class StatedLimit:
         self.cut = reset > longest
         reset = min(reset, longest)
         self.granted = left.remaining if self.cut else _INF
-        """What the provider stated to remain. More is a guess, where the reset was cut short."""
+        """What the provider stated to remain. More is a guess, if the reset was cut short."""
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
         self._at = now
@@ -185,7 +185,7 @@ class StatedLimit:
         self._rate = 0.0 if self._sudden else missing / reset
 
     def headroom(self, now: float) -> float | None:
-        """The share that is left; None where the limit is unknown."""
+        """The share that is left; None if the limit is unknown."""
         if self._limit in (0.0, _INF):
             return None
         return min(1.0, max(0.0, self._level_at(now) / self._limit))

@@ -60,9 +60,9 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     record: Record
     raw_hash: str = ""
-    """BLAKE3 of the response as it was received; empty where there was none."""
+    """BLAKE3 of the response as it was received; empty if there was none."""
     rendered: Rendered | None = None
-    """None where the call failed before it was rendered."""
+    """None if the call failed before it was rendered."""
     plan: Plan | None = None
     adapter: str = "client"
     """The id of the adapter that made the call."""
@@ -79,7 +79,7 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output_usd: Decimal | None = None
     """The part of the record's cost that is for the output."""
     own: OwnBill | None = None
-    """As the app sees it, where it read what other apps wrote."""
+    """As the app sees it, if it read what other apps wrote."""
     unbilled_nano_usd: int = 0
     """What an app was charged for attempts without a bill."""
     conversation: str = ""
@@ -95,7 +95,7 @@ class CallAudit(Protocol):
     """An audit log: `anaphora.audit.AuditLog`."""
 
     def check(self) -> None:
-        """Raises where no call may be made, before anything is sent."""
+        """Raises if no call may be made, before anything is sent."""
         ...
 
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:

@@ -2,7 +2,7 @@
 
     chat = client.session("anthropic-default", keep_warm="auto")
 
-Shortly before the prefix expires, the last call is sent again without asking for an answer, where
+Shortly before the prefix expires, the last call is sent again without asking for an answer, if
 the pauses so far say that this pays. A refresh is a call of its own: a turn may begin meanwhile.
 """
 
@@ -205,8 +205,8 @@ def refresh_request(
     request: TurnRequest,
     prefix: CachedPrefix,
 ) -> PreparedRequest | None:
-    """The last call of a conversation again, without an answer, or with the shortest where the wire
-    has no such call; None where that would not read the prefix."""
+    """The last call of a conversation again, without an answer, or with the shortest if the wire
+    has no such call; None if that would not read the prefix."""
     again = msgspec.structs.replace(request, prewarm=True)
     least = {"max_tokens": output_limits(state.endpoint.base_wire).least_tokens}
     shortest = msgspec.structs.replace(request, params={**request.params, **least})

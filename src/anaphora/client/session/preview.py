@@ -54,10 +54,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[int, int]
     """Likely minimum and maximum of the input tokens."""
     cost_usd: Decimal | None
-    """Cost of the input; None where a price is unknown."""
+    """Cost of the input; None if a price is unknown."""
     uncached_cost_usd: Decimal | None
     chances: tuple[CallChance, ...] = ()
-    """What else may happen, and how often, where the provider misses reads at random."""
+    """What else may happen, and how often, if the provider misses reads at random."""
     expected_usage: ExpectedUsage
     """Tokens read and the cost with those chances, and the range of nine cases in ten."""
     markers: tuple[str, ...] = ()

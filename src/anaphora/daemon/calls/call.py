@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from anaphora.client.pool import ProviderPool
     from anaphora.client.response import Attempt, Record
     from anaphora.client.target import Target
+    from anaphora.daemon.access.checks import GrantRates
     from anaphora.daemon.access.denials import DenialLog
     from anaphora.daemon.access.granted_models import GrantedTargets
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
-    from anaphora.daemon.access.limits import GrantRates
-    from anaphora.daemon.endpoints.body_memory import CallBody
+    from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
     from anaphora.daemon.facts.request import RequestFacts
-    from anaphora.daemon.money.late_bills import LateBills
+    from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
-    from anaphora.daemon.money.stored_history import GrowingConversation, StoredHistory
     from anaphora.daemon.off_loop import OffLoop
     from anaphora.daemon.shared_state import SharedState, Taken
     from anaphora.prompt import Call

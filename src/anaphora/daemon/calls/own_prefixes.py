@@ -24,7 +24,7 @@ from anaphora.cache.saved_blocks import (
     replies_after,
 )
 from anaphora.cache.sent_call import SentCall, expiry, is_alive, ttl_seconds, updated_bills
-from anaphora.cache.simulator.prompt import ScopedKeys
+from anaphora.cache.simulator.view import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
 from anaphora.daemon.store import HandleRow, Store

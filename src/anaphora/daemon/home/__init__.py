@@ -23,7 +23,7 @@ from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import InvalidConfig, Io
 
-from .private_files import UnsafeFile, read_private, write_private
+from .secrets import UnsafeFile, read_private, write_private
 
 _KEY_BYTES = 32
 _TOKEN_KEY = re.compile(r"[0-9a-f]{64}\Z")

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import astuple, replace
 
-from anaphora.audit.log_sqlite import RowInsert, transaction
 from anaphora.errors import AnaphoraError, GrantExceeded
+from anaphora.sqlite_files import RowInsert, transaction
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .corrections import Correction, book, is_corrected

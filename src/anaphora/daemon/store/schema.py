@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
+from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 from . import Settled, Settlement
 

@@ -12,8 +12,8 @@ from typing import cast
 
 import msgspec
 
-from anaphora.audit.log_sqlite import transaction
 from anaphora.errors import Io
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .batch import latest_day

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote_plus
 
 from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.admin import Admin, RevokeParams, RotateParams
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.dashboard.page_site import PAGE_HEADERS
 from anaphora.dashboard.pages.apps import OVERLAPS, AppAction, confirm_page, done_page, new_token
 from anaphora.dashboard.site import PageContent, Site

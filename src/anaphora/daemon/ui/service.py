@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, quote
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.values import ERROR_KEY, Peer, kind_of, public_text
 from anaphora.dashboard.page_site import EVENT_HEADERS, PageSite
 from anaphora.dashboard.pages.login import login_page, session_page

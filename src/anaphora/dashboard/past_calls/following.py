@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import transaction
 from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
+from anaphora.sqlite_files import transaction
 
 from .adding import KEPT_CALLS, AddedCalls, Pause
 from .log_tail import LogTail, tail_of

@@ -174,12 +174,8 @@ def single_columns(masked: bool) -> str:
     return ", ".join(_figure(name, masked, MASKS) for name in SUMS)
 
 
-def call_sums(figures: Sequence[int]) -> CallTotals:
-    return CallTotals(**dict(zip(CallTotals.__struct_fields__, figures, strict=True)))
-
-
 def _add_sums(groups: dict[Any, CallTotals], key: object, figures: Sequence[int]) -> None:
-    sums = call_sums(figures)
+    sums = CallTotals(*figures)
     if (known := groups.get(key)) is None:
         groups[key] = sums
     else:

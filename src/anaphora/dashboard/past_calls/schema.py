@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only
 
 from .log_tail import Position
 
@@ -27,6 +27,7 @@ VERSION: Final = 7
 
 #: The steps that sums are kept for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
+DAY: Final = 86_400
 STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
 
 #: The figures of `CallTotals`, in its order.

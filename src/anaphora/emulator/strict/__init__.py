@@ -8,7 +8,6 @@ are held to what the catalog knows of their models, and to nothing else.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -47,7 +46,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def walk(self) -> Walk:
         """Reads the blocks of its messages."""
-        return _walk(self.facts.wire)
+        return _WALKS[self.facts.wire]
 
     def blocks(self, index: int, message: Object) -> list[WalkedBlock]:
         """The blocks in a message that are objects."""
@@ -56,9 +55,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return [block for block in inner if isinstance(block.raw, dict)]
 
 
-@functools.cache
-def _walk(wire: str) -> Walk:
-    return Walk(request_table(wire), VALUES)
+_WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]

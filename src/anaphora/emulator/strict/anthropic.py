@@ -307,10 +307,11 @@ def _slots(request: CheckedRequest) -> Iterator[tuple[str, Object, bool]]:
     """Blocks and tools that could carry a marker, in hash order: the path, the block, and whether
     it is inside another one, where the automatic marker has no slot."""
     walk = request.walk
-    for name in ("tools", "system"):
-        for block in walk.section(request.body.get(name), name):
-            if isinstance(block.raw, dict):
-                yield dotted(block.path), block.raw, False
+    body = request.body
+    sections = walk.tools(body.get("tools"), "tools"), walk.section(body.get("system"), "system")
+    for block in itertools.chain(*sections):
+        if isinstance(block.raw, dict):
+            yield dotted(block.path), block.raw, False
     for index, message in request.messages:
         for block in request.blocks(index, message):
             # Inner blocks are hashed before the block ends.

@@ -100,13 +100,13 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
     labels: list[str] = []
     deferred: list[DeferredTool] = []
     paths: list[str] = []
-    read = _WALK.section(raw, f"$.{section}")
     tools = section == "tools"
+    read = (_WALK.tools if tools else _WALK.section)(raw, f"$.{section}")
     # Where all are deferred, which the provider rejects, they are compared as any others.
     may_defer = tools and not all(_is_deferred(block.members) for block in read)
     for index, block in enumerate(read):
         members, marks = block.members, _own_marks(block)
-        name = known_text(members, "name") if tools else ""
+        name = _WALK.function_name(block) if tools else ""
         if may_defer and _is_deferred(members):
             deferred.append(placed(name, len(blocks), encode_members(members)))
             continue

@@ -60,7 +60,6 @@ from anaphora.wire.openai import (
     MESSAGE_KEY,
     decode_base64,
     decode_data_url,
-    function_name,
     read_breakpoint,
     system_blocks,
     with_role,
@@ -77,13 +76,11 @@ from anaphora.wire.reading import (
     converts_errors,
     encode_members,
     extras_of,
-    list_elements,
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import (
-    TOOL_LISTS,
-)
+from anaphora.wire.splitting import TOOL_LISTS
+from anaphora.wire.walking import Walk, WalkedBlock
 
 from . import types
 from .fields import TABLE
@@ -190,17 +187,17 @@ def _system_texts(parts: tuple[Part, ...]) -> list[Text] | None:
 @MEMO.remember(TOOL_LISTS)
 def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
     """Remembered: the same list comes with every turn."""
-    elements = enumerate(list_elements(listed, "$.tools", request_error))
-    return tuple([_read_tool(raw, f"$.tools[{index}]") for index, raw in elements])
+    walk = Walk(TABLE)
+    return tuple([_read_tool(tool, walk) for tool in walk.tools(listed, "$.tools")])
 
 
-def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
+def _read_tool(found: WalkedBlock, walk: Walk) -> AnyTool:
     """A function with its schema as written; any other tool whole."""
-    tool, unknown = TOOL.decode(raw, path, request_error)
+    tool, unknown = TOOL.decode(found.raw, found.path, request_error)
     if isinstance(tool, OtherBlock) or tool.function is None:
-        members = tool.members if isinstance(tool, OtherBlock) else {}
         kind = tool.tag if isinstance(tool, OtherBlock) else "function"
-        return ProviderTool(WIRE, function_name(members) or kind, bytes(raw).decode())
+        name = walk.function_name(found) or kind
+        return ProviderTool(WIRE, name, bytes(found.raw).decode())
     function = tool.function
     schema = bytes(function.parameters)
     if schema == b"null":

@@ -16,9 +16,7 @@ from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.markers import DialectMarkers, marker_bytes, take_dialect_marker
 from anaphora.wire.openai import (
     body_order,
-    function_name,
     marker_in,
-    split_tools,
 )
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
@@ -36,6 +34,7 @@ from anaphora.wire.splitting import (
     SplitMessage,
     SplitSection,
     cut_section,
+    cut_tools,
     required_text,
 )
 from anaphora.wire.walking import Walk, WalkedBlock
@@ -125,7 +124,7 @@ def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | 
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(raw, function_name, b'"tools":[', b"],")
+    return cut_tools(_WALK, raw, b'"tools":[', b"],")
 
 
 def _split_message(

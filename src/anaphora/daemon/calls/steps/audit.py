@@ -21,7 +21,7 @@ from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from .relay import without_details
+from .answer import without_details
 
 #: Calls that are kept: of one app, and of all.
 _MOST_OF_APP, _MOST_APPS = 256, 64

@@ -17,21 +17,20 @@ from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import without_bound
+from anaphora.daemon.access.granted_models import hides_model, without_bound
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
-from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory
-from anaphora.daemon.calls.filling import (
+from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.translation import (
     FilledBody,
     fill_max_tokens,
     fill_store,
     max_tokens_to_fill,
     with_members,
 )
-from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
-from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound

@@ -4,7 +4,7 @@ each."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from anaphora.daemon.money.settling import reads_on
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .relay import stream_head, stream_piece
+from .answer import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -143,18 +143,12 @@ class ClientCall(AttemptCaller):
         retry = target.endpoint.config.retry
         return replace(retry, max_attempts=1) if self._call.once else retry
 
-    def admission(
-        self,
-        target: Target,
-        tokens: int,
-        deadline: float,
-        on_wait: Callable[[float], None] | None,
-    ) -> Admission:
+    def admission(self, target: Target, tokens: int, deadline: float) -> Admission:
         tools, gate = self._tools, target.gate
         alone, limited = tools.shared_state.alone, gate.counts_tokens
         if alone and not limited:
-            return gate.admit(tokens, deadline, on_wait)
-        admission = FairAdmission(gate, tokens, deadline, on_wait)
+            return gate.admit(tokens, deadline)
+        admission = FairAdmission(gate, tokens, deadline, None)
         if limited:
             admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
         if not alone:

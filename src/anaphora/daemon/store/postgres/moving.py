@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from anaphora.audit.chain import ChainChecker, ChainHead
-from anaphora.audit.chains import copy_log
 from anaphora.audit.log_file import check_name, segments_of
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
 from anaphora.errors import AnaphoraError, InvalidConfig, Io
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .statements import settle_open_holds
