@@ -72,7 +72,7 @@ def test_bills_give_the_length_of_prompts() -> None:
 
 def test_writes_of_others_are_known_once_a_bill_shows_them() -> None:
     """A first call that reads was not the first to begin like that; so much is the system prompt,
-    and the next conversation of the group reads it, too."""
+    and the next conversation of the group also reads it."""
     first = trace_of(at(0, 1, bill(read=11_000, written=400)), id="one", group="run")
     second = trace_of(at(10, 1, None), id="two", group="run", messages=[user("something else")])
     before, after = play(first, second)
