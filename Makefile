@@ -6,10 +6,10 @@ PYTHON ?=
 PINS ?=
 
 BIN := .venv/bin
-# A file's tests stay together: many share a server that is started once. Some wait for a server, so
-# that there is work for one process more than there are cores; each collects all tests.
-# tests/conftest.py orders the files.
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# A file's tests stay together: many share a server that is started once. Many wait for a
+# server or a process, so that there is work for two processes more than there are cores; each
+# collects all tests. tests/conftest.py orders the files.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 # Compiled modules are kept: the suite starts many processes, and pytest rewrites every assertion.
 CACHED := PYTHONDONTWRITEBYTECODE=

@@ -292,7 +292,7 @@ class Ordinary:
 
 def hostile_home(folder: Path, upstream_port: int, failing_port: int) -> dict[str, str]:
     """A home with an app for each part, and their tokens."""
-    from anaphora.cli.emulated_home import create_token
+    from anaphora.cli.serve import create_token
     from anaphora.daemon.home import Home, init
 
     def provider(port: int) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def serve_bare(port: int, upstream_port: int) -> None:
 def create_home(folder: Path, upstream_port: int) -> str:
     """A home with one app that everything is checked, held, audited and judged for. Returns the
     app's token."""
-    from anaphora.cli.emulated_home import create_token
+    from anaphora.cli.serve import create_token
     from anaphora.daemon.home import Home, init
 
     provider = {

@@ -1,7 +1,7 @@
 """Verdicts against causes that are known: planted in conversations with the emulator, and marked in
 recorded ones.
 
-    wrong, missed, losses = planted(traces)
+    wrong, missed, losses = planted(verdicts)
 
 A verdict is wrong where it names a loss that is none, or another cause than the planted one. A loss
 is missed where no verdict names it; `unknown` misses a loss that was planted.
@@ -28,7 +28,7 @@ from support.session_breaks import MOMENT, STEPS, STORY
 
 from anaphora import AsyncClient, catalog
 from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.verdicts import judge_traces
+from anaphora.analysis.trace.verdicts import TraceVerdict
 from anaphora.cache.sent_call import ttl_seconds
 from anaphora.cache.verdict import Verdict
 from anaphora.emulator import EmulatorOptions
@@ -75,9 +75,10 @@ class Judged(NamedTuple):
         return self.lost and bool(self.planted) and not self.names_loss
 
 
-def planted(traces: Iterable[Trace] = ()) -> tuple[int, int, int]:
-    """Wrong verdicts of loss, missed losses, and all losses whose cause is known."""
-    judged = [*_planted_requests(), *_sessions(), *_marked(traces)]
+def planted(recorded: Iterable[tuple[Trace, TraceVerdict]] = ()) -> tuple[int, int, int]:
+    """Wrong verdicts of loss, missed losses, and all losses whose cause is known. `recorded` are
+    the verdicts on recorded calls, in the order of the calls."""
+    judged = [*_planted_requests(), *_sessions(), *_marked(recorded)]
     _print(judged)
     wrong = sum(each.is_wrong for each in judged)
     missed = sum(each.is_missed for each in judged)
@@ -134,15 +135,14 @@ def _clock() -> Iterator[None]:
 # ── Recordings ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _marked(traces: Iterable[Trace]) -> Iterator[Judged]:
+def _marked(recorded: Iterable[tuple[Trace, TraceVerdict]]) -> Iterator[Judged]:
     """Calls of which the recording says what began their history, or that the model changed: the
     verdict is a hit, or names it."""
-    by_id = {trace.id: trace for trace in traces}
-    models: dict[str, str] = {}
-    for one in judge_traces(by_id.values()):
-        trace = by_id[one.predicted.trace]
+    models: dict[tuple[str | None, str], str] = {}
+    for trace, one in recorded:
         call = trace.calls[one.predicted.call]
-        before, models[trace.id] = models.get(trace.id), one.model
+        own = trace.account, trace.id
+        before, models[own] = models.get(own), one.model
         causes = set() if call.began_by is None else {_BEGAN[call.began_by]}
         if before not in (None, one.model):
             causes.add("model_changed")

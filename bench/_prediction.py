@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceMessage
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
+from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
 from anaphora.cache.read_history import ReadClass, read_class
 from anaphora.catalog import CacheRules
 from anaphora.cli.log_files import gather
@@ -51,6 +53,9 @@ class Compared(NamedTuple):
     """Its conversation only ever grows."""
     ranged: bool
     """Ten earlier calls of the same entry and model were billed."""
+    trace: Trace
+    judged: TraceVerdict | None
+    """The verdict on a billed call."""
 
     @property
     def read(self) -> int:
@@ -111,7 +116,7 @@ def compare(source: Recorded) -> Iterator[Compared]:
     results = {one.id: any(map(_is_result, one.messages)) for one in source.traces}
     seen: Counter[tuple[str, str]] = Counter()
     ttls: dict[str, float] = {}
-    for call in Predictor().play(source.traces):
+    for call, judged in judge_calls(source.traces, Predictor()):
         one = by_id[call.trace]
         family = _family(source, one, call)
         rules = catalog.rules(call.provider, call.model, call.wire)
@@ -128,6 +133,8 @@ def compare(source: Recorded) -> Iterator[Compared]:
             billed=billed,
             append_only="mode baseline" not in (one.note or ""),
             ranged=seen[entry] >= LEAST_EARLIER,
+            trace=one,
+            judged=judged,
         )
         seen[entry] += call.billed is not None
         if call.billed is not None and (written := call.billed.by_ttl):

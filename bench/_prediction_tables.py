@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from _prediction import Compared, Family
 
-from anaphora.analysis.trace.predict import Predicted
+from anaphora.analysis.trace.predicted import Predicted
 
 #: Families with fewer pairs are printed, not judged.
 LEAST_PAIRS = 30

@@ -27,8 +27,7 @@ from anaphora.analysis.lint.checks import lint_request, lint_text
 from anaphora.cache.verdict import SentCall, judge
 from anaphora.client.structured import output_of
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import could_be_secret, shown_text, shown_url
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor, could_be_secret, shown_text, shown_url
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.media import not_text
 from anaphora.serving.app import HostGuard
@@ -37,7 +36,7 @@ from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
 from anaphora.wire.errors import overflow_class
 from anaphora.wire.message_dicts import read_message
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 from anaphora.wire.response_headers import read_limits, retry_after
 
 LARGEST = 4 * 1024 * 1024

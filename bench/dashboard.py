@@ -27,8 +27,7 @@ from anaphora.audit.envelope import SegmentRow, decode
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
-from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.pages.providers import ProvidersPage
 from anaphora.dashboard.past_calls.source import LogCalls

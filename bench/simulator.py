@@ -33,8 +33,7 @@ from _prediction_tables import (
 )
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import CAUSE_TEXTS
-from anaphora.analysis.trace.predict import Predicted
+from anaphora.analysis.trace.predicted import CAUSE_TEXTS, Predicted
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -54,7 +53,9 @@ def accuracy(sources: list[Recorded], *, verdicts: bool) -> Figures:
     scores = families(every)
     ours, chain = figures(every)
     if verdicts:
-        wrong, missed, losses = planted(one for source in sources for one in source.traces)
+        wrong, missed, losses = planted(
+            (one.trace, one.judged) for one in every if one.judged is not None
+        )
         ours["wrong_loss_verdicts"] = wrong
         ours["missed_losses"] = missed / losses if losses else None
     summary_table(ours, chain)

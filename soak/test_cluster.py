@@ -196,6 +196,6 @@ def test_nodes_killed_under_load_lose_and_exceed_nothing(
     print(dict(outcomes), dict(sums))
     assert sums["held"] == 0
     assert sums["spent"] == sums["billed"] <= limit * 1e9
-    # Every answer is charged; what a killed node left under way is, too.
+    # Every answer is charged, and calls that a killed node left under way.
     assert outcomes["200"] <= sums["entries"]
     assert set(outcomes) <= {"200", "402", "502", "503", "RemoteProtocolError", "ReadError"}

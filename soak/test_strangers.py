@@ -54,6 +54,11 @@ def test_nothing_that_the_provider_accepts_fails(name: str, results: list[CaseRe
         ("Error code: 404 - {'message': 'no response response_id'}", "refused"),
         ("Error code: 404 - Not found: POST /v1/responses/response_id/other", "failed"),
         ("Error code: 404 - The model `gpt-5.4` does not exist", "failed"),
+        (
+            "Error code: 404 - {'message': 'model: claude-opus-4-0 (It retired on 2026-06-15.)'}",
+            "refused",
+        ),
+        ("Error code: 404 - {'message': 'model: claude-opus-4-9'}", "failed"),
         ("Error code: 400 - previous_response_id is not known here", "failed"),
         ("AssertionError: 404", "failed"),
     ],

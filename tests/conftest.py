@@ -107,21 +107,23 @@ BROWSER_FILES = """
 #: Files that take longest. xdist would start with those of most tests, and leave long ones of few
 #: tests to the end.
 LONG_FILES = """
-    daemon/test_crash_points daemon/test_mutated_requests wire/test_laws test_bare_install
-    daemon/nodes/test_node_dashboard client/test_late_verdicts engines/test_client_prediction
-    client/test_faults test_docs cli/test_watch daemon/nodes/test_cluster laws/test_matrix
-    audit/test_postgres client/test_conversations daemon/test_ledger_kills client/test_secrets
-    client/test_fan_out_batches cli/test_demo catalog/test_price_table cli/test_exit_codes
-    daemon/nodes/test_ledger_processes cli/test_ask daemon/test_generated_requests
-    analysis/trace/test_verdicts daemon/test_store_postgres daemon/test_large_bodies
-    daemon/test_calls_read_on daemon/test_bound_law cli/test_simulate_accounts
-    daemon/test_store_damage client/test_keep_warm cli/test_main cli/test_map
-    daemon/test_late_bills spec/test_d_streaming cli/test_audit_nodes daemon/test_cache_keys
-    daemon/test_charges replay/test_guide laws/test_across_wires daemon/test_keep_warm
-    analysis/trace/test_bench daemon/nodes/test_nodes client/test_mcp
-    daemon/nodes/test_hung_postgres daemon/test_guides cli/test_widths postgres/test_connection
-    cli/test_demo_tour client/test_shared pytest_plugin/test_outcomes cli/test_nodes
-    cli/test_record audit/test_kills replay/test_kills client/test_call_gate
+    analysis/trace/test_bench daemon/test_crash_points client/test_conversations
+    daemon/test_mutated_requests engines/test_client_prediction laws/test_matrix audit/test_postgres
+    spec/test_d_streaming cli/test_session_programs test_bare_install cli/test_demo
+    analysis/trace/test_verdicts cli/test_watch client/test_secrets
+    daemon/nodes/test_ledger_processes test_docs daemon/test_ledger_kills cli/test_exit_codes
+    catalog/test_price_table cli/test_widths wire/test_laws client/test_late_verdicts
+    client/test_fan_out_batches daemon/test_guides cli/test_ask client/test_shared
+    daemon/nodes/test_cluster daemon/test_generated_requests client/test_mcp emulator/test_strict
+    laws/test_across_wires emulator/test_server cli/test_simulate daemon/test_large_bodies
+    daemon/nodes/test_nodes cli/test_audit_nodes client/test_faults wire/test_sdk
+    daemon/test_store_damage replay/test_guide daemon/test_store_postgres client/test_keep_warm
+    cli/test_demo_tour cli/test_record daemon/test_calls_read_on daemon/test_keep_warm
+    emulator/test_schema_value postgres/test_connection cli/test_map daemon/test_cache_keys
+    pytest_plugin/test_outcomes dashboard/test_what_if dashboard/test_pages cases/test_token_caches
+    daemon/test_endpoint_sdks daemon/test_bound_law daemon/test_ledger client/test_every_wire
+    daemon/test_endpoint_handles client/test_fan_out daemon/test_charges
+    daemon/nodes/test_hung_postgres audit/test_kills client/test_call_gate
 """.split()
 
 

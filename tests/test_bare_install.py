@@ -321,7 +321,7 @@ def test_ask_a_provider_of_llm_yaml(
 
 
 def test_the_pytest_plugin_alone(installed: Callable[[str], Run], tmp_path: Path) -> None:
-    """With nothing but `pip install anaphora[pytest]`; without an SDK, too."""
+    """With nothing but `pip install anaphora[pytest]`, and without an SDK."""
     test = """
 import json, os, urllib.request
 

@@ -11,8 +11,15 @@ from support.tables import each_row
 
 from anaphora.catalog import shipped
 from anaphora.errors import InvalidConfig, Upstream
-from anaphora.redaction import could_be_secret, hides_arguments, looks_like_key, quoted, shown_url
-from anaphora.redactor import MASK, Redactor
+from anaphora.redaction import (
+    MASK,
+    Redactor,
+    could_be_secret,
+    hides_arguments,
+    looks_like_key,
+    quoted,
+    shown_url,
+)
 
 KEY = "sk-ant-api03-7Hq2Zt9vXw4LmPr8/+QA"
 

@@ -43,7 +43,7 @@ class LlamaTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing_package() -> str | None:
-    """Why the server cannot run here; None where it can."""
+    """Why the server cannot run here; None if it can."""
     for name in ("xllamacpp", "gguf"):
         if find_spec(name) is None:
             return f"{name} is not installed"

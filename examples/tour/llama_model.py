@@ -59,7 +59,7 @@ _FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] =
     (("<|accent|>",), ("\xc3",), ()),
     (("\xc3",), ("\xa9",), ()),
 )
-#: After any other token a word begins, or JSON where the grammar asks for it.
+#: After any other token a word begins, or JSON under a grammar.
 _OTHERWISE = (tuple(_STAGES[0]), ("{",))
 
 _KINDS = len(_FOLLOWS) + 1

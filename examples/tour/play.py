@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -89,7 +89,7 @@ class ConversationCost(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int | None:
-        """None where the provider does not report it."""
+        """None if the provider does not report it."""
         known = [turn.read for turn in self.turns if turn.read is not None]
         return sum(known) if known else None
 
@@ -152,47 +152,56 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
 # ── The tour ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Display:
-    """Shows the tour while it runs; this one shows nothing."""
-
-    def start(self, stops: int) -> None: ...
-    def show_turn(self, turn: int, providers: Sequence[Comparison]) -> None: ...
-    def show_break(self, prefix_break: PrefixBreak) -> None: ...
-    def start_llama(self) -> None: ...
-    def finish(self, report: TourReport) -> None: ...
-    def close(self) -> None:
-        """Called however the tour ends."""
+class TourStart(msgspec.Struct, frozen=True):
+    stops: int
 
 
-def play(stops: Sequence[TourStop], display: Display, *, llama: bool) -> TourReport:
+class PlayedTurn(msgspec.Struct, frozen=True):
+    """All providers have answered a turn in all layouts."""
+
+    turn: int
+    providers: Sequence[Comparison]
+
+
+class LlamaStart(msgspec.Struct, frozen=True):
+    """llama.cpp's server begins to read the prompt."""
+
+
+TourStep: TypeAlias = TourStart | PlayedTurn | PrefixBreak | LlamaStart | TourReport
+"""What `play` gives to `show`, in this order."""
+
+
+def play(
+    stops: Sequence[TourStop], show: Callable[[TourStep], None] = lambda _: None, *, llama: bool
+) -> TourReport:
+    """`show` is called while the tour runs."""
     started = time.monotonic()
-    try:
-        display.start(len(stops))
-        with emulator.running(EmulatorOptions(script=script(), latency=Latency(first=0.0))) as emu:
-            providers, prefix_break = asyncio.run(tour(emu, stops, display.show_turn))
-        display.show_break(prefix_break)
-        timing, skipped = _llama(display) if llama else (None, "Left out (--no-engine).")
-        calls = sum(len(cost.turns) for one in providers for cost in one.costs)
-        report = TourReport(
-            turns=TURNS,
-            calls=calls + len(STORY.afterwards),
-            seconds=time.monotonic() - started,
-            providers=providers,
-            prefix_break=prefix_break,
-            llama=timing,
-            llama_skipped=skipped,
+    show(TourStart(len(stops)))
+    with emulator.running(EmulatorOptions(script=script(), latency=Latency(first=0.0))) as emu:
+        providers, prefix_break = asyncio.run(
+            tour(emu, stops, lambda turn, played: show(PlayedTurn(turn, played)))
         )
-        display.finish(report)
-        return report
-    finally:
-        display.close()
+    show(prefix_break)
+    timing, skipped = _llama(show) if llama else (None, "Left out (--no-engine).")
+    calls = sum(len(cost.turns) for one in providers for cost in one.costs)
+    report = TourReport(
+        turns=TURNS,
+        calls=calls + len(STORY.afterwards),
+        seconds=time.monotonic() - started,
+        providers=providers,
+        prefix_break=prefix_break,
+        llama=timing,
+        llama_skipped=skipped,
+    )
+    show(report)
+    return report
 
 
-def _llama(display: Display) -> tuple[LlamaTiming | None, str]:
+def _llama(show: Callable[[TourStep], None]) -> tuple[LlamaTiming | None, str]:
     """The timing, or why there is none."""
     if (missing := missing_package()) is not None:
         return None, f"Left out: {missing}. In the repository, `make setup` installs it."
-    display.start_llama()
+    show(LlamaStart())
     try:
         return asyncio.run(cold_and_warm()), ""
     except (AnaphoraError, OSError, RuntimeError) as problem:

@@ -1,4 +1,4 @@
-"""The tour in a terminal: live where one is attached, plain text elsewhere."""
+"""The tour in a terminal: live if one is attached, otherwise plain text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from anaphora.wording import counted
 
 from . import TURNS
 from .llama import LlamaTiming
-from .play import Comparison, ConversationCost, Display, PrefixBreak, TourReport
+from .play import (
+    Comparison,
+    ConversationCost,
+    LlamaStart,
+    PlayedTurn,
+    PrefixBreak,
+    TourReport,
+    TourStart,
+    TourStep,
+)
 
 #: From this width on there is room for the figures in columns,
 _NARROW = 60
@@ -33,20 +42,33 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _GOOD, _BAD = "green", "red"
 
 
-class TerminalDisplay(Display):
+class TerminalDisplay:
     def __init__(self) -> None:
         self._terminal = Terminal()
         self._animated = self._terminal.is_terminal and not self._terminal.is_dumb_terminal
         self._live: Live | None = None
 
-    def start(self, stops: int) -> None:
+    def show(self, step: TourStep) -> None:
+        match step:
+            case TourStart(stops):
+                self._start(stops)
+            case PlayedTurn(turn, providers):
+                self._show_turn(turn, providers)
+            case PrefixBreak():
+                self._terminal.page(broken(step, self._terminal.width))
+            case LlamaStart():
+                self._start_llama()
+            case TourReport():
+                self._finish(step)
+
+    def _start(self, stops: int) -> None:
         self._terminal.page(opening(stops, self._terminal.width))
         self._terminal.print("", end="")
         if self._animated:
             self._live = Live(console=self._terminal, transient=True, auto_refresh=False)
             self._live.start()
 
-    def show_turn(self, turn: int, providers: Sequence[Comparison]) -> None:
+    def _show_turn(self, turn: int, providers: Sequence[Comparison]) -> None:
         page = bills(turn, providers, self._terminal.width)
         if turn == TURNS:
             self.close()
@@ -55,16 +77,13 @@ class TerminalDisplay(Display):
         elif self._live is not None:
             self._live.update(page, refresh=True)
 
-    def show_break(self, prefix_break: PrefixBreak) -> None:
-        self._terminal.page(broken(prefix_break, self._terminal.width))
-
-    def start_llama(self) -> None:
+    def _start_llama(self) -> None:
         if self._animated:
             spinner = Spinner("dots", "llama.cpp reads a long prompt …")
             self._live = Live(spinner, console=self._terminal, transient=True)
             self._live.start()
 
-    def finish(self, report: TourReport) -> None:
+    def _finish(self, report: TourReport) -> None:
         self.close()
         width = self._terminal.width
         timing, skipped = report.llama, report.llama_skipped
@@ -163,7 +182,7 @@ def _table(providers: Sequence[Comparison], width: int) -> Table:
 
 
 def _records(providers: Sequence[Comparison]) -> Group:
-    """One line for each figure, where no table fits."""
+    """One line for each figure, for terminals that are too narrow for a table."""
     lines: list[Text] = []
     for one, provider in zip(providers, _providers(providers), strict=True):
         lines += [Text(provider, style="bold"), Text(f"  {one.model}", style="dim")]

@@ -89,6 +89,7 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     (r"404 .*(no response resp\w+|Chat completion \w+ not found|No batch \w+|File not found: \w+"
      r"|model: model_id|The model `ft:gpt-4o-mini:acemeco:suffix:abc123` does not exist)",
      "the test names an object that does not exist"),
+    (r"404 .*model: claude-[\w-]+ \(It retired on ", "the test names a model that has retired"),
     (r"400 .*no response \w+ to continue", "the test continues a response that does not exist"),
     (r"400 .*must provide a model parameter", "the test names no model"),
     (r"400 .*'max_tokens' is not supported with this model", "the test sends both token limits"),

@@ -2,7 +2,7 @@
 
 seen = BoundedMap[str, bytes](1000, most_size=1 << 20, size_of=len)
 seen["a"] = b"…"        the newest entry; the oldest ones are dropped beyond a limit
-seen.use("a")           the value, which becomes the newest entry; None where it is missing
+seen.use("a")           the value, which becomes the newest entry; None if it is missing
 seen.get("a")           the value alone
 """
 

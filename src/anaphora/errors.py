@@ -169,11 +169,11 @@ class Upstream(AnaphoraError):
     """The provider responded with an error; its structured fields are kept."""
 
     wire: str = ""
-    """The provider's wire; empty where the error is not a provider's."""
+    """The provider's wire; empty if the error is not a provider's."""
     details: dict[str, Any] | None = None
-    """The fields of its error object that callers of the same wire may see, as they came."""
+    """Fields of its error object that callers of the same wire may see, unchanged."""
     own_host: str = ""
-    """The provider's host, where it is one of the user's own."""
+    """The provider's host, if it is one of the user's own."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class GrantRateLimited(Denied):
 
 class StoreUnavailable(Denied):
     """The daemon cannot write to its store, or is stopping: no call without a hold. `public` is
-    what apps see, where the message names the address of a database."""
+    what apps see, if the message names the address of a database."""
 
     kind = "unavailable"
     default_status = 503
@@ -330,7 +330,7 @@ class Parse(AnaphoraError):
 
 class NoFixture(AnaphoraError):
     """There is no replay fixture for this model and prompt. `reason` says how the nearest one
-    differs, where that is known."""
+    differs, if that is known."""
 
     def __init__(self, *, model: str, prompt_hash: str, reason: str = "") -> None:
         message = f"no replay fixture for model={model} prompt_hash={prompt_hash}"
@@ -345,8 +345,7 @@ class FixtureIntegrityFailed(AnaphoraError):
 
 
 class SignatureMismatch(AnaphoraError):
-    """Something was not signed with the expected key, or was changed after it was signed: a fixture
-    folder, or (`MacMismatch`) a row of an audit log."""
+    """A fixture folder was not signed with the expected key, or was changed after that."""
 
 
 class MacMismatch(SignatureMismatch):

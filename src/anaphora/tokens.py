@@ -269,7 +269,7 @@ def bytes_in(tokens: int, per_token: float) -> int:
 
 def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
     """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
-    of the prompt: where a block refers to a deferred tool, its definition is part of the prompt."""
+    of the prompt: if a block refers to a deferred tool, its definition is part of the prompt."""
     odd: Odd | None = log.odd
     if odd is None or odd.done < count:
         odd = _examined(log, count)

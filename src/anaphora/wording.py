@@ -1,9 +1,11 @@
-"""Words for messages and reports: numbers with their nouns, and texts of apps and providers without
+"""Words for messages and reports: numbers with their nouns, amounts and
+durations, and texts of apps and providers without
 control characters."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 #: Characters that change a terminal, a line or the direction of text, and are not seen themselves:
 #: C0, DEL and C1, line and paragraph separators, bidirectional controls, invisible ones, halves of
@@ -13,12 +15,32 @@ _CONTROL = (
 )
 #: Of these, those of the direction of text, as ranges of a regular expression.
 DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+#: The smallest amount in dollars that four digits show.
+_FOUR_DIGITS = Decimal("0.0001")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 turn`, `2 turns`, `1,024 tokens`; `plural` for nouns that do not end with -s there."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_usd(cost_usd: Decimal) -> str:
+    if cost_usd >= 1:
+        return f"${cost_usd:.2f}"
+    return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
+
+
+def format_loss(cost_usd: Decimal | None) -> str:
+    return "cost unknown" if cost_usd is None else f"{format_usd(cost_usd)} lost"
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def visible(text: str, keep: str = "") -> str:

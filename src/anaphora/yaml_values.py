@@ -4,7 +4,7 @@
     raise origin.error("is empty", "routes", "main")        for checks that follow
 
 A struct checks its own fields in `__post_init__`: a `ValueError` that begins with `name: ` is an
-error of that field. Its class variable `example` is shown where there is no mapping in its place.
+error of that field. Its class variable `example` is shown if there is no mapping in its place.
 
 Messages show no text that could be a key: one may be anywhere by mistake.
 """
@@ -135,7 +135,7 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def seconds_with_unit(text: str) -> float | None:
-    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None where it is none."""
+    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None if it is none."""
     found = _TIME.match(text)
     return None if found is None else float(found[1]) * TIME_UNITS[found[2]]
 
@@ -161,7 +161,7 @@ def _note_lines(
     left: Iterator[int],
     above: tuple[Node, ...] = (),
 ) -> None:
-    """Notes the line of each field: that of its name, where it has one. Checks what YAML permits
+    """Notes the line of each field: that of its name, if it has one. Checks what YAML permits
     and JSON does not. `left` ends when there are too many values."""
     within = (*above, node)
 

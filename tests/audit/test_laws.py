@@ -13,7 +13,7 @@ from support.audit_logs import envelope, sqlite_log, written
 from anaphora.audit import AuditLog, rows, verify
 from anaphora.audit.chain import ChainChecker, ChainHead, seal
 from anaphora.audit.envelope import decode
-from anaphora.audit.log_sqlite import move_log
+from anaphora.audit.moving import move_log
 from anaphora.errors import AnaphoraError, ChainBroken
 
 
@@ -48,6 +48,22 @@ def test_any_changed_byte_is_found(log: Path, data: st.DataObject) -> None:
         first = next(line for line in before.splitlines() if line)
         assert found.value.row >= 1
         assert found.value.row >= decode(first).seq or file.name == "000001.jsonl"
+
+
+@pytest.mark.parametrize(
+    "new", [b"", b'"', b"}", b'"}', b'"}"}', b" ", b"\r", b"\t}", b"\n\n", b"\n\r"]
+)
+def test_a_changed_line_break_is_found(log: Path, new: bytes) -> None:
+    """In every segment, also one that makes the end of the row look whole."""
+    for file in sorted(log.iterdir()):
+        before = file.read_bytes()
+        try:
+            file.write_bytes(before.removesuffix(b"\n") + new)
+            with pytest.raises(ChainBroken):
+                verify(log)
+        finally:
+            file.write_bytes(before)
+    assert verify(log).rows
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from support.audit_logs import envelope, sqlite_log, with_tests, written
 
 from anaphora.audit import AuditLog, prune, rows, verify
 from anaphora.audit.envelope import AuditEnvelope, RecoveryRow, StartRow
-from anaphora.audit.log_sqlite import move_log
+from anaphora.audit.moving import move_log
 from anaphora.audit.side_files import WriterLock
 from anaphora.cli.main import main
 from anaphora.errors import ChainBroken, InvalidRequest, Io

@@ -25,7 +25,6 @@ from support.postgres_logs import (
 from support.servers import PostgresServer
 
 from anaphora.audit import AuditEnvelope, AuditLog, log_postgres, prune, rows, verify
-from anaphora.audit.chains import copy_log
 from anaphora.audit.envelope import (
     AnchorRow,
     AuditRow,
@@ -39,7 +38,8 @@ from anaphora.audit.envelope import (
     decode,
 )
 from anaphora.audit.log_postgres import PostgresLog, append_rows, write_anchor
-from anaphora.audit.reading import VerifiedChains, update_anchor
+from anaphora.audit.moving import copy_log
+from anaphora.audit.reading import VerifiedLog, update_anchor
 from anaphora.audit.side_files import key_id
 from anaphora.errors import AnaphoraError, AnchorMismatch, ChainBroken, InvalidRequest, Io
 
@@ -53,9 +53,9 @@ def place(postgres_server: PostgresServer) -> Iterator[tuple[PostgresLog, str]]:
         yield found
 
 
-def checked(log: PostgresLog, anchor: Path | None = None, *, key_since: int = 1) -> VerifiedChains:
+def checked(log: PostgresLog, anchor: Path | None = None, *, key_since: int = 1) -> VerifiedLog:
     verified = verify(log, anchor=anchor, key_since=key_since)
-    assert isinstance(verified, VerifiedChains)
+    assert verified.signed_anchors is not None
     return verified
 
 
@@ -736,7 +736,7 @@ def test_a_log_of_files_is_moved_as_a_chain(
     place: tuple[PostgresLog, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, url = place
-    monkeypatch.setattr("anaphora.audit.chains._COPIED", 4)
+    monkeypatch.setattr("anaphora.audit.moving._COPIED", 4)
     source = written(tmp_path / "audit", 10, segment_bytes=2_000)
     written(source, 3)
     before = verify(source)

@@ -12,7 +12,6 @@ from anaphora.catalog import tool_overhead
 from anaphora.catalog.api_limits import (
     bounds_of,
     fastest_tokens,
-    overhead_of,
     price_multiple,
     server_tool_of,
     stops_when_cut,
@@ -21,7 +20,7 @@ from anaphora.catalog.api_limits import (
 
 @each_row("wire", wires.WIRES)
 def test_overhead_covers_the_estimate(wire: str) -> None:
-    overhead = overhead_of(wire)
+    overhead = bounds_of("", "", wire).overhead
     assert overhead.request >= 64
     assert overhead.tools >= tool_overhead(wire)
 

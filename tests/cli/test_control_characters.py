@@ -24,7 +24,7 @@ from anaphora.cli.common import report_problems
 from anaphora.cli.terminal import AnswerPrinter, Line, Terminal, answer_on, print_lines
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.access.identity import ADMIN
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.emulator.server import Emulator
 from anaphora.values import Usage
 from anaphora.wording import visible, visible_json

@@ -386,7 +386,7 @@ def test_an_interrupted_run_says_how_to_go_on(
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "10 of 20 done" in errors
-    assert "the same command goes on from questions.results.jsonl" in errors
+    assert "the same command continues from questions.results.jsonl" in errors
 
 
 def test_the_commands_of_the_page_work(mapped: Map, folder: Path) -> None:

@@ -20,8 +20,8 @@ from support.daemon import GRANT, NO_TLS, running_daemon
 from support.waiting import PATIENCE
 
 from anaphora import catalog
-from anaphora.cli.emulated_home import emulated_providers
 from anaphora.cli.main import main
+from anaphora.cli.serve import emulated_providers
 from anaphora.emulator.server import Emulator
 
 HI = [{"role": "user", "content": "Hello"}]

@@ -44,12 +44,17 @@ def test_every_program_is_a_format() -> None:
     assert [*programs, "requests"] == LOG_FORMATS
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_resumed_session_is_billed_once(backwards: bool) -> None:
+@pytest.fixture
+def resumed() -> list[Path]:
     folder = SHARED / "claude_code"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
-    files = [next(folder.glob(f"{name}*")) for name in RESUMED]
+    return [next(folder.glob(f"{name}*")) for name in RESUMED]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_resumed_session_is_billed_once(resumed: list[Path], backwards: bool) -> None:
+    files = resumed
     found = report("simulate", *(files[::-1] if backwards else files))
     # Each file alone: $103.57 and $137.79. The second repeats all answers of the first.
     assert round(Decimal(found["total"]["billed"]["cost_usd"]), 2) == Decimal("137.79")
@@ -59,7 +64,10 @@ def test_a_resumed_session_is_billed_once(backwards: bool) -> None:
     (notice,) = found["notices"]
     assert notice["place"] == str(files[1])
     assert notice["reason"] == f"538 answers repeated from {files[0]}: counted once, there"
-    assert report("explain", *files)["summary"]["turns"] == 610
+
+
+def test_a_resumed_session_is_explained_once(resumed: list[Path]) -> None:
+    assert report("explain", *resumed)["summary"]["turns"] == 610
 
 
 def fixture(name: str, folder: Path) -> Path:

@@ -507,7 +507,7 @@ STEPS = {
     "anaphora.client.limits.Admission.update": "limits_failed",
     "anaphora.client.limits.Admission.settle": "limits_failed",
     "anaphora.client.retry.CircuitBreaker.succeeded": "limits_failed",
-    "anaphora.client.session.provider_state.judge": "verdict_failed",
+    "anaphora.client.session.judgement.judge": "verdict_failed",
     "anaphora.client.session.provider_state.ProviderState.account": "verdict_failed",
     "anaphora.client.routing.SessionRoute.settle": "routing_failed",
     "anaphora.client.transport.over_aiohttp.AiohttpResponse.close": "connection_failed",

@@ -13,7 +13,7 @@ from support.tables import each_row
 
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.values import Reply, Usage
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 REPLY = Reply(
     id="r",

@@ -11,8 +11,8 @@ from support.emulated_client import LONG, connected
 from support.waiting import PATIENCE, until
 
 from anaphora import emulator
-from anaphora.client.fan_out.calls import CallWatch
 from anaphora.client.fan_out.gate import CallGate, _Released
+from anaphora.client.oneshot import CallWatch
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.server import Emulator

@@ -10,7 +10,7 @@ from support.emulated_client import LONG, connected
 from support.waiting import PATIENCE
 
 from anaphora import AsyncClient
-from anaphora.client import client as client_module
+from anaphora.client.session import opening
 from anaphora.client.transport import over_aiohttp
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator.server import Emulator
@@ -107,7 +107,7 @@ def test_closed_client_sends_nothing(emu: Emulator) -> None:
 def test_unresponsive_provider_does_not_block_closing(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_RELEASE_TIMEOUT", 0.05)
+    monkeypatch.setattr(opening, "_RELEASE_TIMEOUT", 0.05)
 
     async def main() -> None:
         async with connected(emu, ["gemini"], model="gemini-2.0-flash") as emulated:

@@ -405,12 +405,12 @@ def test_a_loop_that_is_left_early_cancels_what_runs() -> None:
 def test_no_more_calls_run_at_once_than_allowed(
     emu: Emulator, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anaphora.client.fan_out.calls import MappedCall
+    from anaphora.client.oneshot import OneShot
 
     running, seen = 0, 0
-    send = MappedCall.send
+    send = OneShot.send
 
-    async def counted(self: MappedCall, *arguments: Any) -> Any:
+    async def counted(self: OneShot, *arguments: Any) -> Any:
         nonlocal running, seen
         running += 1
         seen = max(seen, running)
@@ -419,7 +419,7 @@ def test_no_more_calls_run_at_once_than_allowed(
         finally:
             running -= 1
 
-    monkeypatch.setattr(MappedCall, "send", counted)
+    monkeypatch.setattr(OneShot, "send", counted)
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:

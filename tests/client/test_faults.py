@@ -22,7 +22,7 @@ from support.waiting import until
 from anaphora import errors
 from anaphora import wire as wires
 from anaphora.client.session import Session
-from anaphora.emulator.faults import KINDS
+from anaphora.emulator.fault_effects import KINDS
 from anaphora.emulator.replies.text import stream_events
 from anaphora.emulator.server import Emulator
 from anaphora.values import (

@@ -12,7 +12,7 @@ from support.tables import each_row
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.errors import Parse, RateLimited, Upstream
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Thinking, Usage
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 REPLY = Reply(
     id="r",

@@ -12,7 +12,7 @@ from support.raw_server import answering, raw_server, reply
 
 from anaphora import AsyncClient, wire
 from anaphora.values import Message, Reply
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 MODEL, ADVISOR = "claude-sonnet-4-5", "claude-opus-4-5"
 COUNTS = {"input_tokens": 1000, "output_tokens": 500}

@@ -22,8 +22,8 @@ from anaphora.cache.plan import deferred
 from anaphora.cache.plan.deferred import SentTurn, _WaitingCall
 from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.client.response import Record, Response
+from anaphora.client.session.judgement import TurnFacts
 from anaphora.client.session.preview import PrefixWarning
-from anaphora.client.session.provider_state import _Facts
 
 #: What a reader makes of the responses so far, after each of them.
 Reader = Callable[[list[Response]], None]
@@ -207,7 +207,7 @@ def calls_in_memory() -> int:
 
 def unmade_verdicts() -> int:
     gc.collect()
-    return sum(isinstance(each, _Facts) for each in gc.get_objects())
+    return sum(isinstance(each, TurnFacts) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])

@@ -11,7 +11,7 @@ import pytest
 from support.emulated_client import AT_ONCE, WIRES, Connected, connected
 
 from anaphora import Client, ToolRegistry, emulator, errors
-from anaphora.client.pending import TextStream
+from anaphora.client.response import TextStream
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator

@@ -12,7 +12,7 @@ from support.growing_bodies import FIELDS, PATHS, Body, attempt, conversations
 
 from anaphora import wire
 from anaphora.daemon.endpoints import body as body_module
-from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whole
+from anaphora.daemon.endpoints.body import AppBodies, CallBody, read_whole
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan

@@ -17,7 +17,7 @@ from support.targets import target_of
 from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.client.target import Target
-from anaphora.daemon.calls.filling import fill_max_tokens
+from anaphora.daemon.calls.translation import fill_max_tokens
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.billed_prices import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.daemon.money.bounds import CostBound, cost_bound, nano_usd, storage_bound

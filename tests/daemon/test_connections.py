@@ -17,7 +17,7 @@ from support.raw_http import read_response, request_bytes
 from support.waiting import PATIENCE, wait_until
 
 from anaphora.emulator.server import Emulator
-from anaphora.serving.connection_limits import ConnectionLimits, ConnectionTable
+from anaphora.serving.connection_limits import ConnectionLimits, ConnectionPlace, ConnectionTable
 
 HEALTH = request_bytes("GET", "/healthz")
 #: Places of a peer without a token.
@@ -247,12 +247,16 @@ class Peer:
         self.closed = True
 
 
+def enter(table: ConnectionTable, peer: Peer, address: str) -> ConnectionPlace | None:
+    return table.enter(address, peer.has_input, peer.close_idle)
+
+
 def test_places_of_an_app_are_limited_and_its_oldest_idle_one_is_closed() -> None:
     table = ConnectionTable(ConnectionLimits(of_app=2, strangers_of_peer=3))
     peers = [Peer() for _ in range(4)]
     places = []
     for peer in peers[:3]:
-        place = table.enter(peer, "192.0.2.1")
+        place = enter(table, peer, "192.0.2.1")
         assert place is not None
         place.begin()
         places.append(place)
@@ -266,9 +270,9 @@ def test_places_of_an_app_are_limited_and_its_oldest_idle_one_is_closed() -> Non
 def test_peers_of_one_ipv6_network_count_as_one_and_all_peers_have_a_limit() -> None:
     table = ConnectionTable(ConnectionLimits(strangers=4, strangers_of_peer=2))
     first, *others = [Peer() for _ in range(6)]
-    assert table.enter(first, "2001:db8::1")
+    assert enter(table, first, "2001:db8::1")
     for number, peer in enumerate(others):
-        assert table.enter(peer, f"2001:db8::{number + 2}" if number < 2 else f"192.0.2.{number}")
+        assert enter(table, peer, f"2001:db8::{number + 2}" if number < 2 else f"192.0.2.{number}")
     assert first.closed  # for the third one of its network
     assert [peer.closed for peer in others] == [True, False, False, False, False]  # for the fifth
     assert table.closed == 2
@@ -279,10 +283,10 @@ def test_a_new_connection_is_not_idle_and_the_peer_with_the_most_gives_one_back(
     limits = ConnectionLimits(strangers=4, strangers_of_peer=2, new_seconds=2.0)
     table = ConnectionTable(limits, clock=lambda: now)
     other, *many = [Peer() for _ in range(6)]
-    assert table.enter(other, "192.0.2.9")
-    places = [table.enter(peer, "192.0.2.1") for peer in many[:3]]
+    assert enter(table, other, "192.0.2.9")
+    places = [enter(table, peer, "192.0.2.1") for peer in many[:3]]
     assert not any(peer.closed for peer in many)
-    assert table.enter(many[3], "192.0.2.1")
+    assert enter(table, many[3], "192.0.2.1")
     assert [peer.closed for peer in many] == [True, False, False, False, False]
     assert not other.closed
     now = 1.0
@@ -293,6 +297,6 @@ def test_a_new_connection_is_not_idle_and_the_peer_with_the_most_gives_one_back(
     now = 3.0
     places[1].close_surplus()
     assert [peer.closed for peer in many] == [True, True, False, False, False]
-    assert table.enter(many[4], "192.0.2.1")
+    assert enter(table, many[4], "192.0.2.1")
     assert [peer.closed for peer in many] == [True, True, True, False, False]
     assert not other.closed

@@ -24,10 +24,10 @@ from support.crash_points import (
 from support.daemon import GRANT, NO_TLS, create_home, llm_yaml
 from support.held_provider import HeldProvider, held_provider
 from support.ledgers import rows
-from support.nodes import create_node_homes, running_node
+from support.nodes import create_node_homes, running_node, take_others_for_dead
 from support.postgres_logs import execute
 from support.scripted_provider import ScriptedProvider, scripted_provider
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from anaphora.audit import AuditEnvelope, verify
 from anaphora.audit.envelope import KilledNode
@@ -41,7 +41,6 @@ from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.money import sent_marks
 from anaphora.daemon.store import upkeep
 from anaphora.daemon.store.opening import store_address
-from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres import upkeep as postgres_upkeep
 from anaphora.errors import StoreUnavailable
 
@@ -90,7 +89,7 @@ class KilledHome:
         headers = {"x-api-key": self._token}
         with (
             httpx.Client(
-                transport=transport, base_url="http://localhost", headers=headers, timeout=60
+                transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE
             ) as to,
             suppress(httpx.TransportError),
         ):
@@ -303,27 +302,24 @@ def test_another_node_charges_at_the_bound_and_writes_the_row(
     daemons: CrashingDaemons,
     provider: ScriptedProvider,
     database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
     point: str,
 ) -> None:
     """It has no file that tells what the dead one has sent."""
-    defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
-    monkeypatch.setitem(defaults, "beat", 0.1)
-    monkeypatch.setitem(defaults, "silent", 1.0)
     (first, second), tokens = create_node_homes(tmp_path, provider, database_url)
     home = KilledHome(first, provider, database_url, tokens["demo"].reveal())
     assert isinstance(home.place, PostgresLog)
-    with closing(home.place), running_node(second, tokens):
-        daemons.start(first, point, silent=1.0)
+    with closing(home.place), running_node(second, tokens) as other:
+        daemons.start(first, point)
         home.call()
         daemons.wait()
+        take_others_for_dead(other)
         (row,) = wait_until(lambda: home.audited, "the other node has written the row")
         kind, outcome = ("bound", "interrupted") if point == "held" else ("billed", "ok")
         assert [entry[1] for entry in home.entries] == [kind]
         assert (row.outcome, row.node) == (outcome, "node-2")
         assert row.recovered == KilledNode(node="node-1", epoch=2)
         # It comes back, and finds nothing to do.
-        daemons.start(first, silent=1.0)
+        daemons.start(first)
         home.call()
         daemons.stop()
         assert sum(row.recovered is None for row in home.audited) == 1
@@ -347,17 +343,15 @@ def test_another_node_looks_again_where_it_could_not_read_the_log(
             raise StoreUnavailable("PostgreSQL is gone")
         return calls(*args, **options)
 
-    defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
-    monkeypatch.setitem(defaults, "beat", 0.1)
-    monkeypatch.setitem(defaults, "silent", 1.0)
     monkeypatch.setattr(audit, "calls", fails_once)
     (first, second), tokens = create_node_homes(tmp_path, provider, database_url)
     home = KilledHome(first, provider, database_url, tokens["demo"].reveal())
     assert isinstance(home.place, PostgresLog)
-    with closing(home.place), running_node(second, tokens):
-        daemons.start(first, "settled", silent=1.0)
+    with closing(home.place), running_node(second, tokens) as other:
+        daemons.start(first, "settled")
         home.call()
         daemons.wait()
+        take_others_for_dead(other)
         (row,) = wait_until(lambda: home.audited, "the other node has written the row")
         assert (row.outcome, row.node, failures) == ("ok", "node-2", ["once"])
 
@@ -366,23 +360,20 @@ def test_a_node_that_was_taken_for_dead_writes_no_second_row(
     tmp_path: Path,
     daemons: CrashingDaemons,
     database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It stood still while it waited for the provider, and goes on: another node has written the
     row of the call. Its bill is booked nevertheless."""
-    defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
-    monkeypatch.setitem(defaults, "beat", 0.1)
-    monkeypatch.setitem(defaults, "silent", 1.0)
     with held_provider() as provider:
         (first, second), tokens = create_node_homes(tmp_path, provider, database_url)
         home = KilledHome(first, provider, database_url, tokens["demo"].reveal())
         assert isinstance(home.place, PostgresLog)
-        with closing(home.place), running_node(second, tokens):
-            daemons.start(first, silent=1.0)
+        with closing(home.place), running_node(second, tokens) as other:
+            daemons.start(first)
             calling = threading.Thread(target=home.call)
             calling.start()
             provider.wait_asked()
             daemons.signal(signal.SIGSTOP)
+            take_others_for_dead(other)
             (row,) = wait_until(lambda: home.audited, "the other node has written the row")
             assert (row.outcome, row.node) == ("interrupted", "node-2")
             daemons.signal(signal.SIGCONT)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from support.tables import each_row
 
-from anaphora.daemon.access.credentials import Peers, take_token
+from anaphora.daemon.calls.steps.authenticate import Peers, take_token
 from anaphora.daemon.values import Peer
 from anaphora.errors import Forbidden, RequestRejected
-from anaphora.serving.asyncio_server import PEER, PeerCredentials
+from anaphora.serving.connection_limits import PEER, PeerCredentials
 from anaphora.serving.exchange import BodyLimits, HttpExchange
 
 PROXIES = ("10.0.0.0/8", "::1")

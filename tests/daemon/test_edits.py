@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tables import each_row
 
-from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces.framing import UsageFilter
 from anaphora.wire.reading import decode_members
 

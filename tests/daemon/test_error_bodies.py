@@ -14,8 +14,8 @@ from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.socket_upstream import SocketUpstream, UpstreamConnection, socket_upstream
 from support.waiting import PATIENCE
 
-from anaphora.wire.broken_json import closed_json
 from anaphora.wire.errors import MAX_ERROR_BYTES
+from anaphora.wire.reading import closed_json
 
 MEGA = 1024 * 1024
 PIECE = b"x" * MEGA

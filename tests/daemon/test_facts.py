@@ -473,6 +473,49 @@ def test_part_with_a_member_under_two_names_is_rejected() -> None:
         with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"fileData": {"fileUri": None, "file_uri": "gs://bucket/x"}},
+        {"fileData": {"fileUri": "https://example.com/y", "file_uri": "gs://bucket/x"}},
+        {"inlineData": {"mimeType": "image/png", "mime_type": "video/mp4", "data": DATA}},
+        {"functionResponse": {"name": "f", "parts": [{"inlineData": {}, "inline_data": {}}]}},
+    ],
+)
+def test_members_inside_a_part_have_one_name(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="two names"):
+        with_block("gemini", part)
+
+
+def test_the_data_of_tools_may_have_any_names() -> None:
+    args = {"file_uri": "gs://a", "fileUri": "gs://b"}
+    part = {"functionCall": {"name": "f", "args": args}}
+    assert with_block("gemini", part).unknown == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [{"type": "tool_addition", "tool": {"name": "find"}}],
+        {"role": "user", "content": [[{"type": "tool_addition", "tool": {"name": "find"}}]]},
+        {
+            "role": "user",
+            "content": "x",
+            "extra": {"type": "tool_addition", "tools": [{"name": "find"}]},
+        },
+    ],
+)
+def test_tools_are_found_where_no_block_is_expected(message: Any) -> None:
+    facts = facts_of("anthropic", {"messages": [message]})
+    assert [name for _, name in facts.tools] == ["find"]
+
+
+def test_buckets_are_found_where_no_block_is_expected() -> None:
+    file = {"fileData": {"file_uri": "gs://bucket/secret.pdf"}}
+    facts = with_block("gemini", {"toolResponse": {"response": {"parts": [file]}}})
+    assert facts.unknown == ("fileData.fileUri",)
+
+
 def test_stored_prompt_is_found() -> None:
     for prompt, found in (({"id": "pmpt_1"}, True), ("pmpt_1", True), (None, False)):
         assert facts_of("openai_responses", {"prompt": prompt}).stored_prompt is found

@@ -12,7 +12,7 @@ from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.daemon.access.grants import LlmGrant
-from anaphora.daemon.calls.filling import (
+from anaphora.daemon.calls.translation import (
     FilledBody,
     fill_max_tokens,
     fill_store,

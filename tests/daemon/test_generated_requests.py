@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from support.daemon import GRANT, KEY, TestedDaemon, running_daemon
 from support.daemon_openapi import BODIES, document
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 
@@ -73,7 +74,7 @@ def test_every_request_gets_an_answer(label: str, examples: int, daemon: TestedD
     )
     @given(cases)
     def answered(case: Any) -> None:
-        response = case.call(base_url=daemon.url, headers=daemon.headers(), timeout=20)
+        response = case.call(base_url=daemon.url, headers=daemon.headers(), timeout=PATIENCE)
         # 502 and 503 are answers about a provider, which the emulator gives to some requests.
         assert response.status_code != 500, response.text
         assert response.status_code < 600

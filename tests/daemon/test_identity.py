@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.access.identity import ADMIN, SOCKET, Directory
+from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.values import Peer
+from anaphora.daemon.values import SOCKET, Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, StoreUnavailable, Unauthenticated
 
 HERE = Peer("127.0.0.1")

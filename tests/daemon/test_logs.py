@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from anaphora.client.failures import log as log_failure
-from anaphora.daemon import logs
-from anaphora.daemon.logs import REQUEST_ID, JsonLog, logging_to
+from anaphora.daemon import monitoring
+from anaphora.daemon.monitoring import REQUEST_ID, JsonLog, logging_to
 
 
 def lines(file: Path) -> list[dict[str, str]]:
@@ -38,7 +38,7 @@ def test_messages_of_the_package_have_the_request_id(tmp_path: Path) -> None:
 
 
 def test_lines_above_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_MOST_WAITING", 3)
+    monkeypatch.setattr(monitoring, "_MOST_WAITING", 3)
     log = JsonLog(tmp_path / "log")
     for number in range(10):
         log.line("info", str(number))

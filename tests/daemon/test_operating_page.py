@@ -13,7 +13,7 @@ import pytest
 from anaphora.cli.common import anaphora
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home.config import DaemonConfig, daemon_config
-from anaphora.daemon.metrics import DaemonMetrics
+from anaphora.daemon.monitoring import DaemonMetrics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon" / "operating.md").read_text()
 

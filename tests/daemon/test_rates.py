@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anaphora.daemon.access.checks import GrantRates
 from anaphora.daemon.access.grants import AppGrant, LlmGrant
-from anaphora.daemon.access.limits import GrantRates
 from anaphora.daemon.shared_state import MINUTE, LocalState, Taken
 from anaphora.daemon.values import App
 from anaphora.errors import GrantRateLimited, NotGranted

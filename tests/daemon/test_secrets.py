@@ -13,6 +13,7 @@ from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.secrets import SecretsFolder, resolve_providers
+from anaphora.daemon.home.settings import have_changed
 from anaphora.errors import AnaphoraError, InvalidConfig, InvalidRequest, MissingSecret
 
 KEY = "sk-canary-9aF3xLq8wZ"
@@ -136,17 +137,17 @@ def test_a_change_is_noticed(home: Home) -> None:
     folder = SecretsFolder(home.secrets)
     path = write(home, KEY.encode())
     folder.read("NAME")
-    assert not folder.seen.changed()
+    assert not have_changed(folder.seen)
     folder.write("NAME", Secret("other-key"))
-    assert folder.seen.changed()
+    assert have_changed(folder.seen)
     folder.read("NAME")
-    assert not folder.seen.changed()
+    assert not have_changed(folder.seen)
     path.chmod(0o644)
-    assert folder.seen.changed()
+    assert have_changed(folder.seen)
     path.unlink()
     with pytest.raises(MissingSecret):
         folder.read("NAME")
-    assert not folder.seen.changed()
+    assert not have_changed(folder.seen)
 
 
 def config(home: Home, key: str) -> ClientConfig:

@@ -15,7 +15,7 @@ from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.money.settling import nano_usd_up
-from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
     AnaphoraError,
@@ -188,7 +188,7 @@ async def charged_in_rows(daemon: Delegating, folder: Path) -> tuple[int, int]:
     sums = CallTotals()
     for row in rows(folder / "audit"):
         if isinstance(row.content, AuditEnvelope):
-            sums.add(row.content)
+            sums.add_sums(CallTotals(*figures_of(row.content)))
     return sums.cost_nano_usd, sums.unbilled_nano_usd
 
 

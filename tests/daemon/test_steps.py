@@ -135,6 +135,32 @@ def test_steps_can_be_left_out(
     assert len(calls) == (0 if "audit" in left_out else 1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("broken", ["judge", "relay"])
+def test_a_step_that_fails_after_the_answer_leaves_a_row(
+    emu: Emulator, tmp_path: Path, broken: str, stream: bool
+) -> None:
+    """A bug of ours: the app gets an error, the bill is booked, and the log has the call."""
+
+    class Broken(Recorded):
+        def after(self, call: AppCall, outcome: CallOutcome) -> None:
+            if outcome.error is None:
+                raise RuntimeError("broken")
+            super().after(call, outcome)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            pipeline = daemon.service.pipeline
+            pipeline.use(Broken(pipeline.steps[broken], []))
+            with pytest.raises(RuntimeError, match="broken"):
+                await asked(daemon, stream)
+            assert (await daemon.spent()).today > 0
+
+    asyncio.run(main())
+    calls = [row for row in rows(tmp_path / "audit") if getattr(row.content, "call_id", "")]
+    assert len(calls) == 1
+
+
 def test_answers_do_not_wait_for_what_runs_behind_them(emu: Emulator, tmp_path: Path) -> None:
     """What fails there is not seen by the app; what is left is run when the daemon stops."""
     ended: list[str] = []

@@ -14,7 +14,7 @@ from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
-from anaphora.daemon.money.stored_history import StoredHistory
+from anaphora.daemon.money.late_bills import StoredHistory
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import NotFound

@@ -13,7 +13,7 @@ from support.rpc_calls import audit_rows
 
 from anaphora import wire
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 PROMPT: dict[str, Any] = {"id": "pmpt_1", "variables": {"city": "Paris"}}
 BODY: dict[str, Any] = {"prompt": PROMPT, "input": "hi"}

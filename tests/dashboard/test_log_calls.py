@@ -23,7 +23,7 @@ from anaphora.audit.envelope import OwnFigures
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.dashboard.past_calls.schema import APPLICATION, VERSION
 from anaphora.dashboard.past_calls.source import LogCalls
-from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 from anaphora.errors import InvalidRequest
@@ -37,7 +37,7 @@ def direct(calls: list[AuditEnvelope], view: View) -> CallTotals:
     sums = CallTotals()
     for call in calls:
         if _fits(call, view):
-            sums.add(call)
+            sums.add_sums(CallTotals(*figures_of(call)))
     return sums
 
 

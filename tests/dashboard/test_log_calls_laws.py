@@ -19,7 +19,7 @@ from anaphora.audit.envelope import OwnFigures
 from anaphora.dashboard.past_calls.queries import pieces, whole_pieces
 from anaphora.dashboard.past_calls.schema import HOUR, MINUTE, STEPS, FillState
 from anaphora.dashboard.past_calls.source import LogCalls
-from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, masked
+from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, figures_of, masked
 from anaphora.dashboard.values import CallQuery, View
 from anaphora.dashboard.view import steps_of
 
@@ -110,7 +110,7 @@ def fits(call: AuditEnvelope, view: View) -> bool:
 def summed(calls: list[AuditEnvelope]) -> CallTotals:
     sums = CallTotals()
     for call in calls:
-        sums.add(call)
+        sums.add_sums(CallTotals(*figures_of(call)))
     return sums
 
 

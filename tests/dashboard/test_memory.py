@@ -13,7 +13,7 @@ from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.past_calls.memory import MemoryCalls
-from anaphora.dashboard.past_calls.sums import CallTotals
+from anaphora.dashboard.past_calls.sums import CallTotals, figures_of
 from anaphora.dashboard.values import CallQuery, ShownCall, View
 
 NOW = 1_794_837_600.0
@@ -38,7 +38,7 @@ ALL = View(since=NOW - 4 * 86_400, until=NOW, range="custom")
 def sums_of(calls: Iterable[AuditEnvelope]) -> CallTotals:
     sums = CallTotals()
     for call in calls:
-        sums.add(call)
+        sums.add_sums(CallTotals(*figures_of(call)))
     return sums
 
 

@@ -25,8 +25,7 @@ from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
 from anaphora.cache.verdict.values import CHANGES, CauseKind
 from anaphora.dashboard.layout import document, static_content
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
-from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.past_calls.source import PastCalls

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from support.block_sums import sums_by_block
 
 from anaphora.audit import AuditBlock, AuditEnvelope, AuditUsage
-from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals
+from anaphora.dashboard.past_calls.sums import BlockSums, CallTotals, figures_of
 
 BLOCKS = (
     AuditBlock(label="identity", kind="system", tokens=300, marker=True, ttl="5m"),
@@ -44,7 +44,7 @@ def test_reads_that_are_not_reported_are_in_no_share() -> None:
     reports = AuditEnvelope(**common, usage=AuditUsage(uncached=100, read=300, output=10))
     total, blocks = CallTotals(), BlockSums()
     for call, share in ((silent, None), (reports, 0.75)):
-        total.add(call)
+        total.add_sums(CallTotals(*figures_of(call)))
         blocks.add_sums(sums_by_block(call)["identity"])
         assert total.read_share == share
         assert blocks.read_share == (None if share is None else 1.0)

@@ -23,7 +23,8 @@ from anaphora.emulator.exchange import (
     EmulatorResponse,
     ResponseChunk,
 )
-from anaphora.emulator.faults import HEADER, KINDS, Fault, Faults
+from anaphora.emulator.fault_effects import KINDS, Fault
+from anaphora.emulator.faults import HEADER, Faults
 from anaphora.errors import InvalidConfig, InvalidRequest, Upstream
 from anaphora.values import (
     Message,

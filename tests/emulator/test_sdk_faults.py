@@ -20,7 +20,8 @@ from support.waiting import PATIENCE
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions
-from anaphora.emulator.faults import HEADER, KINDS, Faults
+from anaphora.emulator.fault_effects import KINDS
+from anaphora.emulator.faults import HEADER, Faults
 from anaphora.emulator.server import Emulator
 
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]

@@ -25,8 +25,9 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from anaphora.emulator.strict import SAMPLING, anthropic, gemini, openai
+from anaphora.emulator.strict import SAMPLING, anthropic, gemini, openai, responses
 from anaphora.wire.gemini import fields as gemini_fields
+from anaphora.wire.tables import request_table
 
 
 def members(kind: Any) -> Iterator[Any]:
@@ -83,7 +84,8 @@ def test_anthropic() -> None:
     assert frozenset(fields(anthropic_types.ToolParam)) == anthropic.CUSTOM_TOOL
     blocks = by_tag(anthropic_types.ContentBlockParam)
     assert blocks == anthropic.BLOCKS
-    assert by_tag(anthropic_beta.BetaContentBlockParam).keys() - blocks == anthropic.BETA_BLOCKS
+    in_beta = {kind for kind, row in request_table("anthropic").blocks.items() if row.beta}
+    assert by_tag(anthropic_beta.BetaContentBlockParam).keys() - blocks == in_beta
 
 
 def test_openai_chat() -> None:
@@ -97,9 +99,9 @@ def test_openai_chat() -> None:
 
 
 def test_openai_responses() -> None:
-    assert fields(ResponseCreateParamsNonStreaming) == openai.RESPONSES
-    assert fields(InputTokenCountParams) == openai.INPUT_TOKENS
-    assert by_tag(openai_responses.ResponseInputItemParam) == openai.ITEMS
+    assert fields(ResponseCreateParamsNonStreaming) == responses.RESPONSES
+    assert fields(InputTokenCountParams) == responses.INPUT_TOKENS
+    assert by_tag(openai_responses.ResponseInputItemParam) == responses.ITEMS
 
 
 def test_gemini() -> None:

@@ -69,7 +69,7 @@ def test_the_counts_of_a_stream_are_the_same_partition(llama: Llama, name: str) 
 @every_wire
 def test_a_stable_prefix_is_read_from_the_cache(llama: Llama, name: str) -> None:
     """Five turns, tools and all. Each certificate extends the last, and each time the engine had
-    read the whole turn before, and mostly its own answer, too."""
+    read the whole turn before, and mostly also its own answer."""
     forget(llama, name)
     history, before, last = Conversation(), None, 0
     for turn in range(5):

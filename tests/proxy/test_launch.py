@@ -43,7 +43,7 @@ _SHELL = (
 
 @pytest.fixture(autouse=True)
 def ignored_signals() -> Iterator[None]:
-    """Of nohup and shells without job control: children would ignore them, too."""
+    """Of nohup and shells without job control: children would ignore them as well."""
     numbers = [
         number
         for number in (signal.SIGHUP, signal.SIGQUIT)

@@ -342,6 +342,6 @@ def test_placeholders_for_keys(tmp_path: Path) -> None:
 
 
 def test_every_program_of_the_table_is_found_by_its_names() -> None:
-    for program in command_line.tables().programs:
+    for program in command_line.TABLES.programs:
         for name in program.names:
             assert command_line.parse([name]).program == program

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from support.waiting import PATIENCE
 
-from anaphora.emulator.faults import HEADER, KINDS
+from anaphora.emulator.fault_effects import KINDS
+from anaphora.emulator.faults import HEADER
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running

@@ -218,7 +218,7 @@ def test_anaphora_redirect_with_processes_of_xdist(
     project: pytest.Pytester, emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process has a proxy of its own, in front of the address that the user has set; conftest
-    files see it, too."""
+    files see it as well."""
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{emu.url}/anthropic")
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     project.makeini("[pytest]\nanaphora_redirect = true\n")

@@ -276,5 +276,5 @@ def test_compressed_body_is_compared_decompressed() -> None:
 
 def test_broken_bodies_have_keys() -> None:
     bodies = [b"", b"{", b"\xff", b"[]", b"null", b'"\\ud800"', b'{"messages": 1}', b"[" * 9999]
-    assert len({key(body) for body in bodies}) == len(bodies) - 1  # `null` is no body, too
+    assert len({key(body) for body in bodies}) == len(bodies) - 1  # `null` counts as no body
     assert key(b"\x1f\x8bno gzip", headers={"content-encoding": "gzip"})

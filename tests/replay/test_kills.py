@@ -15,8 +15,8 @@ from support.recordings import key_of, recorded_folder, small_fixture
 
 from anaphora.errors import Io
 from anaphora.replay.fixture import Fixture
-from anaphora.replay.signing import IndexState, SigningKey
-from anaphora.replay.store import FixtureStore, sign_folder
+from anaphora.replay.signing import IndexState, SigningKey, sign_folder
+from anaphora.replay.store import FixtureStore
 
 
 @pytest.mark.parametrize(

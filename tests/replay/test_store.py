@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io
 from anaphora.replay.fixture import Fixture, FixturePiece, from_file, to_file
-from anaphora.replay.signing import SigningKey
-from anaphora.replay.store import FixtureStore, sign_folder
+from anaphora.replay.signing import SigningKey, sign_folder
+from anaphora.replay.store import FixtureStore
 
 
 def key(name: str) -> str:

@@ -17,8 +17,8 @@ from anaphora.cli.main import main
 from anaphora.errors import FixtureIntegrityFailed, NewerSchema, SignatureMismatch
 from anaphora.replay.fixture import from_file, to_file
 from anaphora.replay.index import FixtureEntry, file_name, written
-from anaphora.replay.signing import SigningKey
-from anaphora.replay.store import FixtureStore, sign_folder
+from anaphora.replay.signing import SigningKey, sign_folder
+from anaphora.replay.store import FixtureStore
 
 RULES = '[[rule]]\npattern = "T-[0-9]+"\nplaceholder = "<ticket>"\n'
 

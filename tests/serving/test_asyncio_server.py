@@ -19,13 +19,8 @@ from support.waiting import PATIENCE
 
 from anaphora.errors import Io, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
-from anaphora.serving.asyncio_server import (
-    PEER,
-    PeerCredentials,
-    tcp_server,
-    unix_server,
-)
-from anaphora.serving.connection_limits import ConnectionLimits
+from anaphora.serving.asyncio_server import tcp_server, unix_server
+from anaphora.serving.connection_limits import PEER, ConnectionLimits, PeerCredentials
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
 from anaphora.serving.server import ServerAddress, in_thread
 

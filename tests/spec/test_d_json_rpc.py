@@ -382,7 +382,7 @@ def test_d9_no_fallback_unless_the_provider_is_a_route(
 
 
 def test_d7_the_order_of_checks(daemon: TestedDaemon, provider: ScriptedProvider) -> None:
-    """D7: each message fails every later check, too."""
+    """D7: each message also fails every later check."""
     known = b'{"jsonrpc":"2.0","id":1,"method":"llm.complete","params":%b}'
     bad_params, ungranted = b"[1]", json.dumps(changed(model="claude-sonnet-4-5")).encode()
     with RpcClient(daemon, None) as stranger, RpcClient(daemon, "none") as none:

@@ -45,8 +45,7 @@ def _after(method: Callable[..., Any]) -> Callable[..., Any]:
 def _arm(point: str) -> None:
     """Lets this process die at a step."""
     from anaphora.audit import log, writer
-    from anaphora.client.transport.connections import Connections
-    from anaphora.client.transport.exchange import NetworkExchange
+    from anaphora.client.transport import exchange
     from anaphora.daemon import audit
     from anaphora.daemon.money import ledger, sent_marks
     from anaphora.daemon.store.batch_queue import BatchQueue, SqliteCommits
@@ -71,8 +70,8 @@ def _arm(point: str) -> None:
         self._writer.on_durable = _die
 
     places: dict[str, tuple[Any, str, Any]] = {
-        "held": (Connections, "_connect", _die),
-        "written": (NetworkExchange, "_write", _after(NetworkExchange._write)),
+        "held": (exchange, "_connect", _die),
+        "written": (exchange.NetworkExchange, "_write", _after(exchange.NetworkExchange._write)),
         "answered": (ledger.OpenHold, "_settlement", _die),
         "settled": (writer.LogWriter, "_commit", when_settled),
         "audited": (log.AuditLog, "follow_calls", follow),
@@ -86,14 +85,10 @@ def _arm(point: str) -> None:
         setattr(owner, name, replacement)
 
 
-def _serve(home: Path, point: str, silent: float | None) -> None:
+def _serve(home: Path, point: str) -> None:
     from anaphora.daemon.home.settings import ServeOptions
     from anaphora.daemon.server import Daemon, serve
-    from anaphora.daemon.store.postgres import PostgresStore
 
-    if silent is not None:
-        defaults = PostgresStore.open.__func__.__kwdefaults__  # type: ignore[attr-defined]
-        defaults.update(silent=silent, beat=silent / 10)
     _arm(point)
     output = os.dup(1)
     log = os.open(home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -123,7 +118,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                _serve(Path(command["home"]), command["point"], command.get("silent"))
+                _serve(Path(command["home"]), command["point"])
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -140,9 +135,9 @@ class CrashingDaemons:
         self._output = output
         self._process = 0
 
-    def start(self, home: Path, point: str = "", silent: float | None = None) -> bool:
+    def start(self, home: Path, point: str = "") -> bool:
         """Whether it serves; for a step of the recovery, it may have died there."""
-        command = {"home": str(home), "point": point, "silent": silent}
+        command = {"home": str(home), "point": point}
         self._commands.write(json.dumps(command).encode() + b"\n")
         self._commands.flush()
         self._process = int(self._output.readline())

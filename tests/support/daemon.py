@@ -22,11 +22,12 @@ from anaphora.daemon.home import Home, init
 from anaphora.daemon.home.config import daemon_config
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.home.settings import ServeOptions
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.server import Daemon, running
 from anaphora.daemon.store.opening import store_for_command
 
 from .emulated_client import Serving
+from .waiting import PATIENCE
 
 KEY = "sk-canary-daemon-4711"
 """The key of every provider: in no output of the daemon."""
@@ -95,7 +96,7 @@ class TestedDaemon:
 
     def client(self, app: str | None = "demo", **options: Any) -> httpx.Client:
         headers = {} if app is None else self.headers(app)
-        settings = {"base_url": self.url, "headers": headers, "timeout": 30, "verify": NO_TLS}
+        settings = {"base_url": self.url, "headers": headers, "timeout": PATIENCE, "verify": NO_TLS}
         return httpx.Client(**{**settings, **options})
 
     def socket_client(self, app: str | None = None) -> httpx.Client:
@@ -103,7 +104,7 @@ class TestedDaemon:
         headers = {} if app is None else self.headers(app)
         transport = httpx.HTTPTransport(uds=str(self.socket), verify=NO_TLS)
         return httpx.Client(
-            transport=transport, base_url="http://localhost", headers=headers, timeout=30
+            transport=transport, base_url="http://localhost", headers=headers, timeout=PATIENCE
         )
 
     def log_lines(self) -> list[dict[str, Any]]:

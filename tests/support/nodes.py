@@ -6,6 +6,7 @@ with running_nodes(tmp_path, emu, database_url, count=2) as (first, second):
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.settings import ServeOptions
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.server import running
+from anaphora.daemon.store.postgres import PostgresStore
 
 from .daemon import TestedDaemon, create_home, llm_yaml
 from .emulated_client import Serving
+from .waiting import PATIENCE
 
 
 def node_yaml(url: str, database_url: str, name: str, **section: Any) -> dict[str, Any]:
@@ -65,6 +68,20 @@ def running_node(
             yield TestedDaemon(daemon, tokens)
     finally:
         log.close()
+
+
+def take_others_for_dead(node: TestedDaemon) -> None:
+    """A node takes over from all others now, and not once they were silent for some seconds: on a
+    busy machine a living one may be as well."""
+    store = node.daemon.services.store
+    assert isinstance(store, PostgresStore)
+    keeper = store._nodes
+    before, keeper._silent = keeper._silent, 0.0
+    try:
+        sweep = asyncio.run_coroutine_threadsafe(keeper.sweep(), node.daemon._loop)
+        sweep.result(PATIENCE)
+    finally:
+        keeper._silent = before
 
 
 @contextlib.contextmanager

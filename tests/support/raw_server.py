@@ -26,7 +26,7 @@ class RawServer:
         self.port = 0
         self.scheme = "http"
         self.requests: list[bytes] = []
-        """Every request, head and body, as it came."""
+        """Every request, head and body, byte for byte."""
         self.connections = 0
         """How many were ever made,"""
         self.open = 0

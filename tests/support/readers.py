@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from anaphora import wire as wires
-from anaphora.daemon.endpoints.body_memory import read_whole
+from anaphora.daemon.endpoints.body import read_whole
 from anaphora.daemon.facts.handles import Reference, stored_id
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.emulator import strict
@@ -27,7 +27,8 @@ from anaphora.emulator.journal import Billing
 from anaphora.emulator.strict import CheckedRequest, anthropic
 from anaphora.emulator.strict.anthropic import CHECKS as ANTHROPIC_CHECKS
 from anaphora.emulator.strict.gemini import CHECKS as GEMINI_CHECKS
-from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
+from anaphora.emulator.strict.openai import CHAT_CHECKS
+from anaphora.emulator.strict.responses import RESPONSES_CHECKS
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, Plan, Rendered

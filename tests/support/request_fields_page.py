@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anaphora import wire
-from anaphora.wire.walking import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
 
 INTRO = """\
 # Request fields

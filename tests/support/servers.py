@@ -452,7 +452,7 @@ class RedisServer(_Server):
         return f"unix://{self.socket}"
 
     def command(self, *words: str) -> bytes:
-        """Send one command and give the first part of its answer, as it came."""
+        """Send one command and give the bytes of the first part of its answer."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE)
             connection.connect(str(self.socket))

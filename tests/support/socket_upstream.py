@@ -1,4 +1,4 @@
-"""A provider as bytes on sockets, for tests of the proxy: what arrives is kept as it came, and a
+"""A provider as bytes on sockets, for tests of the proxy: what arrives is kept unchanged, and a
 test says what is sent when.
 
     with socket_upstream(answering(b"HTTP/1.1 200 OK\\r\\n…")) as upstream:
@@ -44,7 +44,7 @@ class UpstreamConnection:
         return data
 
     def read_request(self) -> bytes:
-        """A whole request as it came, chunks included; empty where the peer is gone."""
+        """The bytes of a whole request, chunks included; empty if the peer is gone."""
         head = self.read_head()
         if not head:
             return b""

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from .daemon import NO_TLS, TestedDaemon
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 _FIELD = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
 COOKIE = "anaphora_ui"
@@ -101,6 +101,6 @@ class Viewer:
 @contextmanager
 def viewer(daemon: TestedDaemon, **options: Any) -> Iterator[Viewer]:
     """Without a token, until `log_in`."""
-    settings = {"base_url": daemon.url, "timeout": 30, "verify": NO_TLS}
+    settings = {"base_url": daemon.url, "timeout": PATIENCE, "verify": NO_TLS}
     with httpx.Client(**{**settings, **options}) as client:
         yield Viewer(client)

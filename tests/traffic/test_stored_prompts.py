@@ -11,7 +11,7 @@ from anaphora.traffic.calls import ProxyRoute, RelayedCall, ResponsePiece
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import JudgedCall
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 BODY = json.dumps({"prompt": {"id": "pmpt_1"}, "input": "hi"}).encode()
 

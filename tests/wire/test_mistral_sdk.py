@@ -73,10 +73,10 @@ def sent_for(call: Call, model: str = MODELS[0]) -> Sent:
 
 #: What we send and the types do not have, with the reason. Each is checked to be there still.
 GAPS = {
-    "fields with no name here, its own": "sent as it came: the caller's own affair",
-    "part fields (citations), its own": "sent as it came: the caller's own affair",
-    "unknown block, its own": "sent as it came: the caller's own affair",
-    "provider tools, its own": "a tool of OpenAI's Chat Completions, sent as it came",
+    "fields with no name here, its own": "sent unchanged: the caller's own affair",
+    "part fields (citations), its own": "sent unchanged: the caller's own affair",
+    "unknown block, its own": "sent unchanged: the caller's own affair",
+    "provider tools, its own": "a tool of OpenAI's Chat Completions, sent unchanged",
     "PDF bytes": "the wire says a file; Mistral takes a document_url",
     "document title": "the wire says a file; Mistral takes a document_url",
     "document context": "the wire says a file; Mistral takes a document_url",
@@ -231,7 +231,7 @@ def test_sdk_request_round_trips() -> None:
     first = json.loads(bodies[0])
     first.pop("stream", None)  # false, which is what leaving it out says
     assert call.params.tool_choice == ToolChoice("required")
-    first["tool_choice"] = "required"  # another word for any, and Mistral's, too
+    first["tool_choice"] = "required"  # another word for any, which Mistral has as well
     first["messages"][0]["content"] = [{"type": "text", "text": "hi"}]
     assert again == first
 

@@ -32,7 +32,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

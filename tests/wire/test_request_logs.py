@@ -108,7 +108,7 @@ def test_next_turn_extends_the_log(name: str) -> None:
 
 @each_row("name", [*MARKS, "ollama"])
 def test_decoded_members_split_like_the_body(name: str) -> None:
-    """And they are the same afterwards: others read them, too."""
+    """They are not changed: others read them as well."""
     home = name if name in MARKS else "openai_chat"
     data = body(home, "Be brief.", (("user", "one", "text"), ("assistant", "two", "text")))
     found = msgspec.json.decode(data, type=dict[str, msgspec.Raw])

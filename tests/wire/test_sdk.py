@@ -15,7 +15,7 @@ from support.tables import each_row
 
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama, mistral)
 CASES: list[SdkCase] = [module.CASE for module in MODULES]

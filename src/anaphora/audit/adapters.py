@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from anaphora.client.adapter import LlmAdapter, LlmRequest, LlmResponse, StreamChunk
 from anaphora.client.failures import reported
@@ -12,16 +12,15 @@ from anaphora.client.observe.export import outcome, word
 
 from .envelope import AuditEnvelope, AuditUsage
 
-
-class _Appends(Protocol):
-    def append(self, envelope: AuditEnvelope) -> None: ...
+if TYPE_CHECKING:
+    from .log import AuditLog
 
 
 class AuditedAdapter(LlmAdapter):
     """An adapter whose calls are kept in a log. A `ClientAdapter` needs none: its client's `audit`
     keeps its calls, with their cost and verdict."""
 
-    def __init__(self, adapter: LlmAdapter, log: _Appends) -> None:
+    def __init__(self, adapter: LlmAdapter, log: AuditLog) -> None:
         self._adapter = adapter
         self._log = log
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from blake3 import blake3
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog.prices import nano_usd
 from anaphora.client.observe import EndedCall, OwnBill
@@ -57,7 +58,7 @@ class _LogDigests:
     def __init__(self, key: bytes) -> None:
         self.state = blake3(key=key)
         self.reached = 0
-        self.upto: dict[int, str] = {}
+        self.upto = BoundedMap[int, str](_MOST_DIGESTS)
         self.chunks: dict[int, str] = {}
 
 
@@ -94,8 +95,6 @@ class BlockDigests:
             else:  # an earlier end than the last one, such as in a fork
                 state = blake3(key=self._key)
                 log.update(state, 0, count)
-            if len(known.upto) >= _MOST_DIGESTS:
-                known.upto.pop(next(iter(known.upto)))
             digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
             return digest
 
@@ -135,7 +134,7 @@ def _blocks(
 
 
 def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
-    """Where the blocks of a run end, counted in it."""
+    """Ends of the blocks of a run, counted in it."""
     if run.section != "messages" and run.count <= _MOST_BLOCKS:
         return list(range(1, run.count + 1))
     marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}

@@ -82,7 +82,7 @@ class ChainChecker:
         row_key: RowKey | None = None,
     ) -> None:
         """`pruned`: what other rows than those of this chain say. Later rows of its own than
-        `says_pruned_until` do not count. With `row_key`, MACs are checked, too."""
+        `says_pruned_until` do not count. With `row_key`, MACs are checked as well."""
         self.head = head
         self._start = head
         self._anchors = anchors

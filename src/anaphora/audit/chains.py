@@ -1,43 +1,20 @@
-"""All chains of a log in PostgreSQL: checking them against each other's anchors, deleting old rows,
-and adding a log of files as a chain of its own."""
+"""Verifying a log in PostgreSQL: all chains, in one state, against the anchors."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from anaphora.errors import AnchorMismatch, ChainBroken, Io, MacMismatch
-from anaphora.postgres.connection import transaction
+from anaphora.errors import AnchorMismatch, ChainBroken, MacMismatch
+from anaphora.postgres.lane import PostgresLink
 
 from .chain import ChainChecker, ChainHead, RowKey
-from .envelope import (
-    AnchorRow,
-    Boundary,
-    ChainMark,
-    PrunedChainsRow,
-    RecoveryRow,
-    SignedRow,
-    decode,
-)
-from .log_file import FileReader, check_name
-from .log_postgres import (
-    ANCHORS,
-    PAGE,
-    ChainState,
-    PostgresLink,
-    PostgresLog,
-    append_signed,
-    read_chains,
-    signed,
-    write_anchor,
-)
-from .side_files import Anchor, is_locked, key_id
+from .envelope import AnchorRow, Boundary, PrunedChainsRow, RecoveryRow, SignedRow, decode
+from .log_postgres import ANCHORS, PAGE, PostgresLog, signed
+from .side_files import Anchor, key_id
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -45,6 +22,49 @@ if TYPE_CHECKING:
 #: Rows of one statement that copies.
 _COPIED = 2_000
 _DAY = 86_400.0
+
+
+class ChainState(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain as its table has it."""
+
+    id: int
+    name: str
+    node: int | None = None
+    key_id: str = ""
+    """Empty for a log that was moved."""
+    started: float = 0.0
+    closed: float | None = None
+    start: ChainHead
+    last: ChainHead
+    anchored: int = 0
+
+
+_CHAINS = """
+SELECT id, name, node, key_id, extract(epoch FROM started)::float8,
+    extract(epoch FROM closed)::float8, start_seq, start_hash, last_seq, last_hash, anchored
+FROM audit_chains ORDER BY id
+"""
+
+
+async def read_chains(connection: Connection) -> list[ChainState]:
+    """With that of the anchors, which is the first."""
+    found = []
+    for row in await connection.fetch(_CHAINS):
+        id, name, node, key, started, closed, start, start_hash, last, last_hash, anchored = row
+        found.append(
+            ChainState(
+                id=id,
+                name=name,
+                node=node,
+                key_id=key,
+                started=started,
+                closed=closed,
+                start=ChainHead(start, start_hash),
+                last=ChainHead(last, last_hash),
+                anchored=anchored,
+            )
+        )
+    return found
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +83,6 @@ class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
     """The last row that an anchor names."""
     signed_since: int | None = None
     """The first row whose MAC was checked; None: only hashes were."""
-
-
-# ── Verifying ────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Snapshot:
@@ -127,7 +144,7 @@ class _Anchors:
             except ChainBroken:  # its hash is wrong as well
                 yield line
                 continue
-            yield line  # its hash is right when the next one is asked for
+            yield line  # the checker has checked its hash when it takes the next one
             content = row.content
             if isinstance(content, SignedRow):
                 self._check_signature(row.seq, content, before)
@@ -283,141 +300,3 @@ def _verified(
         anchored=anchored,
         signed_since=signed_since,
     )
-
-
-# ── Pruning ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def prune_chains(log: PostgresLog, *, keep_days: float, by: str) -> list[ChainMark]:
-    """Deletes the rows of earlier days, those of the anchors too. A row of the anchors with the
-    last hash of each chain is committed first. Nodes may write meanwhile."""
-    before = datetime.fromtimestamp(time.time() - keep_days * _DAY, UTC)
-
-    async def mark(connection: Connection) -> list[ChainMark]:
-        async with transaction(connection):
-            await connection.execute("SET LOCAL statement_timeout TO 0")
-            await connection.execute("SELECT 1 FROM audit_chains ORDER BY id FOR UPDATE")
-            found = await connection.fetch(_PRUNABLE, before)
-            through = [ChainMark(chain, seq, decode(line).hash) for chain, seq, line in found]
-            if not any(one.chain for one in through):
-                return []
-            row = PrunedChainsRow(
-                at=time.time(), keep_days=float(keep_days), through=tuple(through)
-            )
-            query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1"
-            head = ChainHead(*await connection.fetchrow(query, ANCHORS))
-            await append_signed(connection, row, head, log.key)
-            for one in through:
-                await connection.execute(_PRUNE, one.chain, one.seq, one.hash)
-            # Anchors that are deleted have named rows that stay.
-            await write_anchor(connection, node=by, key=log.key, all_chains=True)
-            return [one for one in through if one.chain]
-
-    async def delete(connection: Connection) -> bool:
-        return str(await connection.execute(_DELETE, PAGE * 10)) != "DELETE 0"
-
-    link = PostgresLink(log.address, "audit prune")
-    try:
-        through = link.run(mark, seconds=600.0)
-        while link.run(delete):  # also what one that was killed has left
-            pass
-    finally:
-        link.close()
-    return through
-
-
-_PRUNABLE = """
-SELECT chains.id, rows.seq, rows.line
-FROM audit_chains chains CROSS JOIN LATERAL (
-    SELECT seq, line FROM audit_rows WHERE chain = chains.id AND seq < coalesce((
-        SELECT min(seq) FROM audit_rows WHERE chain = chains.id AND at >= $1), 1::bigint << 62)
-    ORDER BY seq DESC LIMIT 1
-) rows
-ORDER BY chains.id
-"""
-_PRUNE = "UPDATE audit_chains SET start_seq = $2, start_hash = $3 WHERE id = $1"
-_DELETE = """
-DELETE FROM audit_rows WHERE ctid = ANY(ARRAY(
-    SELECT rows.ctid FROM audit_chains chains
-    JOIN audit_rows rows ON chain = chains.id AND seq <= start_seq LIMIT $1))
-"""
-
-
-# ── Moving ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class CopiedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A log of files that is now a chain in PostgreSQL."""
-
-    chain: int
-    rows: int
-    head: ChainHead
-    """Its last row: the same as that of the log it was copied from."""
-
-
-async def copy_log(
-    connection: Connection,
-    source: Path,
-    *,
-    node: str = "",
-    key: bytes = b"",
-    progress: Callable[[int], None] | None = None,
-) -> CopiedLog:
-    """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
-    the caller, or in one of its own. Each row is checked on the way. Raises
-    `ChainBroken` where the log was changed, and `Io` while a process writes it."""
-    if is_locked(source):
-        raise Io(f"{source}: a process is writing this log; stop it first")
-    check_name(source)
-    reader = FileReader(source)
-    start = reader.start()
-    checker, at = ChainChecker(start), 0.0
-    async with transaction(connection):
-        chain: int = await connection.fetchval(
-            "INSERT INTO audit_chains (name, closed, start_seq, start_hash)"
-            " VALUES ($1, now(), $2, $3) RETURNING id",
-            source.name,
-            start.seq,
-            start.hash,
-        )
-        for section in reader.sections:
-            lines: list[bytes] = []
-            for line in reader.lines(section, unfinished=False):
-                lines.append(line)
-                if len(lines) == _COPIED:
-                    at = await _copy(connection, chain, checker, lines, at)
-                    if progress is not None:
-                        progress(checker.head.seq - start.seq)
-                    lines = []
-            at = await _copy(connection, chain, checker, lines, at)
-        checker.finish()
-        head = checker.head
-        update = "UPDATE audit_chains SET last_seq = $2, last_hash = $3 WHERE id = $1"
-        await connection.execute(update, chain, head.seq, head.hash)
-        await write_anchor(connection, node=node, key=key)
-    return CopiedLog(chain=chain, rows=head.seq - start.seq, head=head)
-
-
-async def _copy(
-    connection: Connection, chain: int, checker: ChainChecker, lines: list[bytes], at: float
-) -> float:
-    """The latest time so far: rows are read in the order of their times."""
-    first = checker.head.seq + 1
-    for _ in checker.check(lines, lambda index: f"row {first + index:,}"):
-        pass
-    rows, now = [], time.time()
-    for index, line in enumerate(lines):
-        # When it was written, so that it can be pruned by its age.
-        at = min(max(at, _decode_time(line).at), now)
-        rows.append((chain, first + index, datetime.fromtimestamp(at, UTC), line))
-    await connection.copy_records_to_table(
-        "audit_rows", records=rows, columns=("chain", "seq", "at", "line")
-    )
-    return at
-
-
-class _RowTime(msgspec.Struct, frozen=True):
-    at: float
-
-
-_decode_time = msgspec.json.Decoder(_RowTime).decode

@@ -32,8 +32,8 @@ from anaphora.values import Ttl
 SCHEMA_VERSION = 1
 
 Outcome: TypeAlias = str
-"""`ok`, or the class of the error. Of a call whose daemon was killed: `interrupted` where it was
-under way, and `unknown` where it had ended without a bill."""
+"""`ok`, or the class of the error. Of a call whose daemon was killed: `interrupted` if it was
+under way, and `unknown` if it had ended without a bill."""
 
 _CODE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
@@ -44,7 +44,7 @@ class AuditUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uncached: int | None = None
     read: int | None = None
     written: dict[str, int] | None = None
-    """By TTL; `unsplit` where the provider gave only a sum."""
+    """By TTL; `unsplit` if the provider gave only a sum."""
     output: int | None = None
     reasoning: int | None = None
 
@@ -70,7 +70,7 @@ class AuditBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl: Ttl | None = None
     """The marker's."""
     digest: str = ""
-    """BLAKE3 with the log's key: of the block's bytes, or, where it has several chunks, of its run
+    """BLAKE3 with the log's key: of the block's bytes, or, if it has several chunks, of its run
     from the beginning to the end of the block."""
 
 
@@ -90,7 +90,7 @@ class KilledNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: str
     epoch: int
-    """Of its writer of a log in a folder; of the node where the log is in PostgreSQL."""
+    """Of its writer of a log in a folder; of the node if the log is in PostgreSQL."""
 
 
 class AuditRow(
@@ -132,7 +132,7 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     prompt_hash: str = ""
     """Of an adapter's call, its `prompt_hash`; otherwise BLAKE3 with the log's key."""
     raw_hash: str = ""
-    """BLAKE3 of the response as it was received; empty where there was none."""
+    """BLAKE3 of the response as it was received; empty if there was none."""
     outcome: Outcome = "ok"
     status: int | None = None
     stop_reason: str | None = None
@@ -154,9 +154,9 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     saved_nano_usd: int | None = None
     unbilled_nano_usd: int = 0
     """Charged to an app in addition, for attempts of the call that were sent and have no bill:
-    an estimate where a part of a response arrived, else the most that the attempt can cost."""
+    an estimate if a part of a response arrived, else the most that the attempt can cost."""
     own: OwnFigures | None = None
-    """As the app sees it, where that differs: it read what other apps wrote."""
+    """As the app sees it, if that differs: it read what other apps wrote."""
     verdict: str | None = None
     cause: str | None = None
     broke: bool = False
@@ -175,17 +175,17 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     automatic: Ttl | None = None
     """The TTL of an automatic breakpoint that was requested."""
     conversation: str = ""
-    """An id of the conversation that it belongs to; empty where that is not known."""
+    """An id of the conversation that it belongs to; empty if that is not known."""
     turn: int = 0
     """Its number within the conversation."""
     blocks: tuple[AuditBlock, ...] = ()
     recovered: KilledNode | None = None
-    """The daemon that made the call, where that was killed: the row is made from the ledger, and
+    """The daemon that made the call, if that was killed: the row is made from the ledger, and
     tells nothing of prompt, response and verdict."""
 
     @property
     def billed_model(self) -> str:
-        """The model that it is billed for: where another one than was asked for answered, that."""
+        """The requested model, or another known one that answered instead of it."""
         return catalog.answering_model(self.system, self.model, self.answered_by or "")
 
 
@@ -195,7 +195,7 @@ class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):
     version: str = ""
     """Of this package."""
     key_id: str = ""
-    """Digests can be compared where this is the same."""
+    """Digests can be compared if this is the same."""
 
 
 class RecoveryRow(AuditRow, frozen=True, kw_only=True, tag="recovery"):
@@ -231,7 +231,7 @@ class CorrectionRow(AuditRow, frozen=True, kw_only=True, tag="correction"):
     app: str
     node: str = ""
     by: str
-    """Who asked for it, as the command says."""
+    """Who ran the command."""
     entry: str
     """The id of the ledger's entry."""
     correction: str
@@ -328,7 +328,7 @@ decode_number = msgspec.json.Decoder(RowNumber).decode
 
 
 def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
-    """The row of a line. Raises `NewerSchema`, or `ChainBroken` where it is no row."""
+    """The row of a line. Raises `NewerSchema`, or `ChainBroken` if it is no row."""
     try:
         numbered = decode_number(line)
         if numbered.schema_version > SCHEMA_VERSION:

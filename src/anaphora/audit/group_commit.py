@@ -76,7 +76,7 @@ class GroupCommit(Generic[T]):
             while not (self._stopped.is_set() and (left is not None or self._queue.empty())):
                 batch = self._next(left, wait)
                 has_failed = left is not None
-                left = batch  # where `commit` raises
+                left = batch  # if `commit` raises
                 left = self._commit(batch)
                 wait = (
                     min(2 * wait, LONGEST_WAIT) if has_failed and left is not None else FIRST_WAIT

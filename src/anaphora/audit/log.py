@@ -75,8 +75,8 @@ class AuditLog:
         collect: float = 0.0,
         row_key: bytes = b"",
     ) -> None:
-        """Raises `Io` where another process writes the log, `ChainBroken` where its end was
-        changed, `AnchorMismatch` where it is not the log of the anchor."""
+        """Raises `Io` if another process writes the log, `ChainBroken` if its end was
+        changed, `AnchorMismatch` if it is not the log of the anchor."""
         if keep_days is not None and not keep_days > 0:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
         if segment_bytes < 1:
@@ -164,7 +164,7 @@ class AuditLog:
         self._writer.put(lambda: row)
 
     def check(self) -> None:
-        """For clients: raises `Io` where the log is `required` and cannot be written."""
+        """For clients: raises `Io` if the log is `required` and cannot be written."""
         if self._required and (problem := self._writer.problem) is not None:
             raise Io(f"{self.path}: the audit log cannot be written: {problem}")
 
@@ -231,7 +231,7 @@ class AuditLog:
         return self._digests.of_bytes(data)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when the rows of all calls so far are on the disk; raises `Io` where they are
+        """Returns when the rows of all calls so far are on the disk; raises `Io` if they are
         not."""
         self._writer.flush(timeout)
 
@@ -338,7 +338,7 @@ def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
 
 
 def _check_anchor(path: Path, anchor: Path, found: Recovered) -> None:
-    """An anchor must not move on where the log is not the one that it was written for."""
+    """An anchor must not move on if the log is not the one that it was written for."""
     expected = read_anchor(anchor).head
     if expected.seq > found.head.seq:
         raise AnchorMismatch(

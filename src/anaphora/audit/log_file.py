@@ -30,6 +30,8 @@ _NAME = re.compile(r"(\d{6,12})\.jsonl")
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 #: A longer line is no row.
 _LONGEST_LINE = 64 * 1024 * 1024
+#: Bytes at the end of a line that is cut. `"}` may be there twice: written over the line break.
+_ENDS = b'"} \t\r'
 #: Names that would be a file of rows; a log is a folder of such files.
 _FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
 #: Names of the logs in SQLite files that earlier versions wrote.
@@ -68,7 +70,7 @@ class Recovered(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Of the last row."""
     closed: bool = True
-    """The writer before has closed the log; also where there was none."""
+    """The writer before has closed the log; also if there was none."""
     dropped: int = 0
     """Bytes of an unfinished row, which was removed."""
 
@@ -111,7 +113,7 @@ class FileReader:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
             if line and unfinished and not is_locked(self.path):
-                yield line.removesuffix(b'"}')
+                yield line.rstrip(_ENDS)
 
     def place(self, section: Path, index: int) -> str:
         return f"{section.name}, line {index + 1:,}"
@@ -191,7 +193,7 @@ class FileStore:
 
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None:
         """Commits rows: they are on the disk when this returns. With a `segment`, the first of them
-        begins that. Where it fails, the log is as before."""
+        begins that. If it fails, the log is as before."""
         if segment:
             self._begin(segment)
         self._check_place()
@@ -223,7 +225,7 @@ class FileStore:
         sync_folder(self.path)
 
     def _check_place(self) -> None:
-        """Raises where the segment is no longer in the folder, or was truncated: a row written to
+        """Raises if the segment is no longer in the folder, or was truncated: a row written to
         it would be gone, or follow a gap. The next attempt begins a new segment."""
         path = segment_path(self.path, self._segment)
         try:

@@ -14,19 +14,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, ChainBroken, Io, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import described, transaction
-from anaphora.postgres.lane import Lane
+from anaphora.postgres.connection import transaction
+from anaphora.postgres.lane import PostgresLink
 
 from .chain import ChainHead, seal
 from .envelope import (
@@ -52,8 +51,6 @@ SignedT = TypeVar("SignedT", bound=SignedRow)
 ANCHORS = 0
 #: Seconds between two anchors, of all nodes.
 ANCHOR_SECONDS = 60.0
-#: Seconds for the statements of one piece of work.
-_SECONDS = 20.0
 #: Rows that are read at a time.
 PAGE = 1_000
 
@@ -64,116 +61,6 @@ class CommitUnknown(Io):
 
 class ChainClosed(Io):
     """Another node has closed the chain: this one was taken for dead."""
-
-
-class PostgresLink:
-    """A connection for threads; the event loop that it needs runs in a thread of its own."""
-
-    def __init__(self, address: PostgresAddress, name: str) -> None:
-        self.address = address
-        self._name = name
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._lane: Lane | None = None
-
-    def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _SECONDS) -> T:
-        """The result of `work`. Raises `StoreUnavailable` where PostgreSQL cannot be reached, and
-        `Io` for what it refuses."""
-        loop = self._started()
-        return asyncio.run_coroutine_threadsafe(self._run(work, seconds), loop).result()
-
-    async def _run(self, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
-        assert self._lane is not None
-        import asyncpg
-
-        try:
-            async with self._lane.connection() as connection, asyncio.timeout(seconds):
-                return await work(connection)
-        except asyncpg.PostgresError as error:
-            raise Io(f"{self.address}: {described(error)}") from None
-
-    def background(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
-        """Runs a coroutine beside the work; a function that ends it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
-
-        def end() -> None:
-            future.cancel()
-
-        return end
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._lane = Lane(self.address, self._name)
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name=f"anaphora {self._name}", daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    def close(self) -> None:
-        with self._starting:
-            loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        assert self._lane is not None
-        assert self._thread is not None
-        asyncio.run_coroutine_threadsafe(self._end(self._lane), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
-
-    async def _end(self, lane: Lane) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await lane.close()
-
-
-class ChainState(msgspec.Struct, frozen=True, kw_only=True):
-    """A chain as its table has it."""
-
-    id: int
-    name: str
-    node: int | None = None
-    key_id: str = ""
-    """Empty for a log that was moved."""
-    started: float = 0.0
-    closed: float | None = None
-    start: ChainHead
-    last: ChainHead
-    anchored: int = 0
-
-
-_CHAINS = """
-SELECT id, name, node, key_id, extract(epoch FROM started)::float8,
-    extract(epoch FROM closed)::float8, start_seq, start_hash, last_seq, last_hash, anchored
-FROM audit_chains ORDER BY id
-"""
-
-
-async def read_chains(connection: Connection) -> list[ChainState]:
-    """With that of the anchors, which is the first."""
-    found = []
-    for row in await connection.fetch(_CHAINS):
-        id, name, node, key, started, closed, start, start_hash, last, last_hash, anchored = row
-        found.append(
-            ChainState(
-                id=id,
-                name=name,
-                node=node,
-                key_id=key,
-                started=started,
-                closed=closed,
-                start=ChainHead(start, start_hash),
-                last=ChainHead(last, last_hash),
-                anchored=anchored,
-            )
-        )
-    return found
 
 
 class PostgresLog:
@@ -204,7 +91,7 @@ class PostgresLog:
         return self.address.database
 
     def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Raises `Io` where PostgreSQL cannot be reached."""
+        """Raises `Io` if PostgreSQL cannot be reached."""
         try:
             return self._link.run(work)
         except StoreUnavailable as problem:
@@ -355,7 +242,7 @@ async def write_anchor(
 async def append_signed(
     connection: Connection, row: SignedRow, before: ChainHead, key: bytes
 ) -> None:
-    """Appends a row to those of the anchors; without a signature where there is no key."""
+    """Appends a row to those of the anchors; without a signature if there is no key."""
     line, _ = seal(before, signed(row, before, key) if key else row)
     await append_lines(connection, ANCHORS, before, [line])
 
@@ -444,7 +331,7 @@ class PostgresLogStore:
         return 0
 
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None:  # noqa: ARG002
-        """Commits rows. Raises `CommitUnknown` where the connection was lost meanwhile."""
+        """Commits rows. Raises `CommitUnknown` if the connection was lost meanwhile."""
         first = not self._head.seq
         stop = b'"row":"stop"' in lines[-1][:80]
         sent = False
@@ -474,7 +361,7 @@ class PostgresLogStore:
         while True:
             await asyncio.sleep(ANCHOR_SECONDS)
             with contextlib.suppress(AnaphoraError):  # those that append report it
-                await self._link._run(self._write_due_anchor, _SECONDS)
+                await self._link.run_in_loop(self._write_due_anchor)
 
     async def _write_due_anchor(self, connection: Connection) -> None:
         await self._close_left_chains(connection)

@@ -27,7 +27,7 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     rows: int
     first: int
-    """The number of its first row: above 1 where earlier ones were pruned."""
+    """The number of its first row: above 1 if earlier ones were pruned."""
     last: int
     hash: str
     """Of the last row."""
@@ -38,16 +38,13 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """A process was writing the log meanwhile."""
     signed_since: int | None = None
     """The first row whose MAC was checked; None: only hashes were."""
-
-
-class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
-    """A log in PostgreSQL whose chains are whole. `last` and `hash` are those of the chain of
-    anchors, `anchored` is the anchor that is kept elsewhere, and `segments` counts the chains."""
-
-    chains: tuple[VerifiedChain, ...]
-    signed_anchors: int
-    unsigned_anchors: int
-    """Those before the log's key, or all where it is not known: only their hashes are checked."""
+    chains: tuple[VerifiedChain, ...] = ()
+    """Of a log in PostgreSQL. `last` and `hash` are then those of the chain of anchors, `anchored`
+    is the anchor that is kept elsewhere, and `segments` counts the chains."""
+    signed_anchors: int | None = None
+    """None: the log is not in PostgreSQL."""
+    unsigned_anchors: int = 0
+    """Those before the log's key, or all if it is not known: only their hashes are checked."""
 
 
 def open_log(path: Path) -> FileReader:
@@ -66,9 +63,9 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch`, `MacMismatch` or `NewerSchema`.
-    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked, too. Of a
+    `progress` gets the number of rows, now and then. With `row_key`, MACs are checked as well. Of a
     log in PostgreSQL, all chains are checked, and all anchors: those from `key_since` on must be
-    signed with the log's key, where that is known."""
+    signed with the log's key, if that is known."""
     if isinstance(path, PostgresLog):
         return _verify_chains(path, anchor, progress, key_since)
     path = Path(path)
@@ -102,7 +99,7 @@ def verify(
 def update_anchor(anchor: Path, verified: VerifiedLog) -> None:
     """Lets an anchor name the last rows of a log that was verified. Raises `Io`."""
     head, chains = ChainHead(verified.last, verified.hash), tuple[ChainMark, ...]()
-    if isinstance(verified, VerifiedChains):
+    if verified.chains:
         marks = (ChainMark(one.chain, one.last, one.hash) for one in verified.chains)
         chains = tuple(mark for mark in marks if mark.seq)
     try:
@@ -117,10 +114,10 @@ def _verify_chains(
     anchor: str | Path | None,
     progress: Callable[[int], None] | None,
     key_since: int,
-) -> VerifiedChains:
+) -> VerifiedLog:
     kept = None if anchor is None else read_anchor(Path(anchor))
     found = check_chains(log, kept, progress, key_since)
-    return VerifiedChains(
+    return VerifiedLog(
         log=str(log),
         rows=sum(chain.rows for chain in found.chains),
         first=1,
@@ -187,7 +184,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _models(call: AuditEnvelope) -> tuple[str, str]:
-    """What was asked for, and what answered."""
+    """The requested one, and the one that answered."""
     return call.model, call.billed_model
 
 
@@ -210,7 +207,7 @@ def calls(
 
 
 def hash_of_row(path: Path, seq: int) -> str | None:
-    """The hash that a row has in the log; None where it was pruned."""
+    """The hash that a row has in the log; None if it was pruned."""
     reader = open_log(path)
     start = reader.start()
     if seq == start.seq:

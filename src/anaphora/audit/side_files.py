@@ -29,7 +29,7 @@ _TRIES, _PAUSE = 5, 0.01
 
 
 def beside(log: Path, suffix: str) -> Path:
-    """Beside the log itself, also where `.` or a link names it: one log has one lock."""
+    """Beside the log itself, also if `.` or a link names it: one log has one lock."""
     log = log.resolve()
     return log.with_name(log.name + suffix)
 
@@ -42,7 +42,7 @@ class WriterLock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> None:
-        """Raises `Io` where another writer has it."""
+        """Raises `Io` if another writer has it."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:

@@ -1,6 +1,6 @@
 """Writes a log, in a thread of its own (`group_commit`).
 
-Where a commit fails, its rows are tried again; where too many wait, the newest are dropped, and a
+If a commit fails, its rows are tried again; if too many wait, the newest are dropped, and a
 row says how many once writing works again.
 """
 
@@ -53,7 +53,7 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 
 
 LogStore: TypeAlias = FileStore | PostgresLogStore
-"""Where rows are kept."""
+"""Writes rows to a folder or to PostgreSQL."""
 
 
 class AuditError(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class LogWriter:
     # ── For any thread ───────────────────────────────────────────────────────────────────────────
 
     def put(self, row: PendingRow) -> None:
-        """Takes a row. Raises `Io` where it cannot be kept; waits for nothing."""
+        """Takes a row. Raises `Io` if it cannot be kept; waits for nothing."""
         self._check_process()
         with self._changed:
             if self._closing:
@@ -163,7 +163,7 @@ class LogWriter:
             raise Io("the audit log was opened by another process; open one in each process")
 
     def flush(self, timeout: float | None = None) -> None:
-        """Returns when all rows so far are on the disk. Raises `Io` where a commit fails, or time
+        """Returns when all rows so far are on the disk. Raises `Io` if a commit fails, or time
         runs out."""
         self._check_process()
         with self._changed:
@@ -191,7 +191,7 @@ class LogWriter:
     # ── In the thread ────────────────────────────────────────────────────────────────────────────
 
     def _commit(self, batch: list[PendingRow]) -> list[PendingRow] | None:
-        """The rows that are not committed, to be tried again; None where all are."""
+        """The rows that are not committed, to be tried again; None if all are."""
         while batch:
             try:
                 sealed, count, lost = self._unknown or self._sealed_batch(batch)
@@ -245,7 +245,7 @@ class LogWriter:
                 yield self._lost_row(1, _name(problem))
 
     def write(self, rows: Iterable[AuditRow]) -> None:
-        """Commits rows, in a new segment where one is due."""
+        """Commits rows, in a new segment if one is due."""
         self._append(self._sealed_rows(rows))
 
     def _sealed_rows(self, rows: Iterable[AuditRow]) -> _Sealed:

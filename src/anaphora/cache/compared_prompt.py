@@ -4,15 +4,20 @@ that do not begin alike."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from .prefix_difference import equal_around
 from .simulator import RenderedPrompt
 
+#: Conversations of one client whose blocks are compared if the beginnings differ.
+_MOST_COMPARED = 64
 #: Bytes of a block in which an edit is told from a new text.
 _LONG_BLOCK = 1024
 #: What may stand before a block: the closing of the message before, and a comma.
@@ -35,7 +40,7 @@ _FIELDS = frozenset((*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous
 
 
 class CallHints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says about the conversation of a call."""
+    """A client's hints about the conversation of a call."""
 
     conversation: str = ""
     """An id of the conversation, the session or the cache key. Subagents and side calls may have
@@ -91,96 +96,151 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-class ComparedPrompt(RenderedPrompt):
-    """A prompt whose blocks are compared with those of other calls."""
+def group_salt(group: Hashable) -> bytes:
+    """The part of keys that tells groups of calls apart."""
+    return blake3(repr(group).encode(errors="replace")).digest(16)
 
-    hashed: tuple[int, set[int]] | None = None
+
+#: There are few scopes, and each is looked up again and again.
+scope_salt = lru_cache(maxsize=256)(group_salt)
+
+
+def keys_from(prompt: RenderedPrompt, begin: int) -> list[bytes]:
+    """The keys of the chunks from there on."""
+    keys: list[bytes] = []
+    for index, (run, first) in enumerate(prompt.placed_runs):
+        if first + run.count > begin:
+            keys += prompt.chain_of(index)[max(0, begin - first) : run.count]
+    return keys
+
+
+def message_chunks(prompt: RenderedPrompt) -> int:
+    """The number of chunks of its messages."""
+    return len(prompt) - prompt.leading - 1
+
+
+def common_chunks(one: RenderedPrompt, other: RenderedPrompt) -> int:
+    both = range(min(len(one), len(other)))
+    if both and one.key(both[-1]) == other.key(both[-1]):
+        return len(both)  # mostly one continues the other
+    return bisect_left(both, True, key=lambda index: one.key(index) != other.key(index))
+
+
+def block_texts(prompt: RenderedPrompt, begin: int, end: int) -> list[bytes]:
+    """The blocks, without what glues each to the one before."""
+    found: list[bytes] = []
+    for run, first in prompt.placed_runs:
+        if first < end and first + run.count > begin:
+            log, low = run.log, max(0, begin - first)
+            ends = log.ends[low : min(run.count, end - first)]
+            start, cut = log.start(low), 0
+            data = log.slice(start, ends[-1])
+            for stop in ends:
+                stop -= start
+                found.append(data[cut:stop].lstrip(_GLUE))
+                cut = stop
+    return found
+
+
+def block_hashes(prompt: RenderedPrompt, begin: int) -> set[int]:
+    """Hashes of the blocks from there on, kept in `prompt.hashed`."""
+    if prompt.hashed is None or prompt.hashed[0] != begin:
+        prompt.hashed = begin, set(map(hash, block_texts(prompt, begin, len(prompt))))
+    return prompt.hashed[1]
+
+
+def begins_like(one: RenderedPrompt, other: RenderedPrompt) -> bool:
+    """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
+    blocks, or equal text before and after a difference; or all of the system prompt is equal.
+    Side calls have other instructions."""
+    system = _system(one)
+    if system and system == _system(other):
+        return True
+    leading = [block_texts(prompt, 0, prompt.leading + 1) for prompt in (one, other)]
+    first, second = map(b"".join, leading)
+    half = min(len(first), len(second)) / 2
+    if not half:
+        return len(first) == len(second)
+    equal = sum(map(len, set(leading[0]) & set(leading[1])))
+    return equal >= half or equal_around(first, second) >= half
+
+
+def is_edit(later: RenderedPrompt, earlier: RenderedPrompt, position: int) -> bool:
+    """Whether the prompts first differ in a long block of which most text is the same. A short
+    question that is like another is a new one."""
+    if not later.leading < position < min(len(later), len(earlier)):
+        return False
+    if position and later.key(position - 1) != earlier.key(position - 1):
+        return False
+    if min(_size(later, position), _size(earlier, position)) < _LONG_BLOCK:
+        return False
+    [now], [then] = (block_texts(each, position, position + 1) for each in (later, earlier))
+    least = max(_LONG_BLOCK, len(now) / 2, len(then) / 2)
+    if min(len(now), len(then)) < least:
+        return False
+    # One of the two equal parts has half of what is needed.
+    part = ceil(least / 2)
+    likely = now[:part] == then[:part] or now[-part:] == then[-part:]
+    return likely and equal_around(now, then) >= least
+
+
+def _size(prompt: RenderedPrompt, position: int) -> int:
+    """The bytes of a block, with what glues it to the one before."""
+    run, first = prompt.run_of(position)
+    return run.log.ends[position - first] - run.log.start(position - first)
+
+
+def _system(prompt: RenderedPrompt) -> list[bytes]:
+    return [
+        block
+        for run, first in prompt.placed_runs
+        if run.section == "system"
+        for block in block_texts(prompt, first, first + run.count)
+    ]
+
+
+class KnownConversation:
+    __slots__ = ("blocks", "tip")
+
+    def __init__(self) -> None:
+        self.blocks: set[int] = set()
+        """Hashes of the blocks in its messages."""
+        self.tip = 0
+        """The number of its latest call."""
+
+
+class RecentConversations:
+    """The latest conversations of one client, the least recent first."""
+
+    __slots__ = ("_order", "_with_block")
+
+    def __init__(self) -> None:
+        self._order: OrderedDict[KnownConversation, list[int]] = OrderedDict()
+        """With the blocks that it may be the latest one of."""
+        self._with_block: dict[int, KnownConversation] = {}
+        """The latest conversation that has a block."""
+
+    def __len__(self) -> int:
+        return len(self._order)
 
     @property
-    def messages(self) -> int:
-        """The chunks of its messages."""
-        return len(self) - self.leading - 1
+    def latest(self) -> KnownConversation:
+        return next(reversed(self._order))
 
-    def keys(self, begin: int) -> list[bytes]:
-        """The keys from there on."""
-        keys: list[bytes] = []
-        for index, (run, first) in enumerate(self._runs):
-            if first + run.count > begin:
-                keys += self._chain_of(index)[max(0, begin - first) : run.count]
-        return keys
+    def with_any(self, blocks: set[int]) -> set[KnownConversation]:
+        """The latest conversations that have each of these blocks."""
+        known = self._with_block
+        return {known[block] for block in blocks if block in known}
 
-    def common_chunks(self, other: ComparedPrompt) -> int:
-        both = range(min(len(self), len(other)))
-        if both and self.key(both[-1]) == other.key(both[-1]):
-            return len(both)  # mostly one continues the other
-        return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
+    def use(self, conversation: KnownConversation, blocks: set[int]) -> None:
+        """Makes a conversation the latest; these blocks are new in it."""
+        self._order.setdefault(conversation, []).extend(blocks)
+        self._order.move_to_end(conversation)
+        self._with_block.update(dict.fromkeys(blocks, conversation))
+        if len(self._order) > _MOST_COMPARED:
+            self.drop(next(iter(self._order)))
 
-    def blocks(self, begin: int) -> set[int]:
-        """Hashes of the blocks from there on, without what glues each to the one before."""
-        if self.hashed is None or self.hashed[0] != begin:
-            self.hashed = begin, set(map(hash, self.slices(begin, len(self))))
-        return self.hashed[1]
-
-    def begins_like(self, other: ComparedPrompt) -> bool:
-        """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
-        blocks, or equal text before and after a difference; or all of the system prompt is equal.
-        Side calls have other instructions."""
-        system = self._system()
-        if system and system == other._system():
-            return True
-        blocks = [prompt.slices(0, prompt.leading + 1) for prompt in (self, other)]
-        first, second = map(b"".join, blocks)
-        half = min(len(first), len(second)) / 2
-        if not half:
-            return len(first) == len(second)
-        equal = sum(map(len, set(blocks[0]) & set(blocks[1])))
-        return equal >= half or equal_around(first, second) >= half
-
-    def is_edit_of(self, other: ComparedPrompt, position: int) -> bool:
-        """Whether the prompts first differ in a long block of which most text is the same. A short
-        question that is like another is a new one."""
-        if not self.leading < position < min(len(self), len(other)):
-            return False
-        if position and self.key(position - 1) != other.key(position - 1):
-            return False
-        if min(self._size(position), other._size(position)) < _LONG_BLOCK:
-            return False
-        mine, theirs = self.block(position), other.block(position)
-        least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
-        if min(len(mine), len(theirs)) < least:
-            return False
-        # One of the two equal parts has half of what is needed.
-        part = ceil(least / 2)
-        likely = mine[:part] == theirs[:part] or mine[-part:] == theirs[-part:]
-        return likely and equal_around(mine, theirs) >= least
-
-    def _size(self, position: int) -> int:
-        """The bytes of a block, with what glues it to the one before."""
-        run, first = self._run_of(position)
-        return run.log.ends[position - first] - run.log.start(position - first)
-
-    def block(self, position: int) -> bytes:
-        return self.slices(position, position + 1)[0]
-
-    def _system(self) -> list[bytes]:
-        return [
-            block
-            for run, first in self._runs
-            if run.section == "system"
-            for block in self.slices(first, first + run.count)
-        ]
-
-    def slices(self, begin: int, end: int) -> list[bytes]:
-        """The blocks, without what glues each to the one before."""
-        slices: list[bytes] = []
-        for run, first in self._runs:
-            if first < end and first + run.count > begin:
-                log, low = run.log, max(0, begin - first)
-                ends = log.ends[low : min(run.count, end - first)]
-                start, cut = log.start(low), 0
-                data = log.slice(start, ends[-1])
-                for stop in ends:
-                    stop -= start
-                    slices.append(data[cut:stop].lstrip(_GLUE))
-                    cut = stop
-        return slices
+    def drop(self, conversation: KnownConversation) -> None:
+        for block in self._order.pop(conversation, ()):
+            if self._with_block.get(block) is conversation:
+                del self._with_block[block]

@@ -13,9 +13,10 @@ import msgspec
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
-from .compared_prompt import ComparedPrompt
+from .compared_prompt import block_texts
 from .prefix_difference import common_bytes
 from .sent_call import SentCall, cached_chunks
+from .simulator import RenderedPrompt
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 
@@ -48,8 +49,8 @@ class BlocksGone(NamedTuple):
 def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
     """Compares what the earlier call may have cached, from a chunk on."""
     before, after = _blocks(earlier.rendered), _blocks(later)
-    was = before.slices(first, cached_chunks(earlier))
-    now = after.slices(first, len(after))
+    was = block_texts(before, first, cached_chunks(earlier))
+    now = block_texts(after, first, len(after))
     gone, stays = _not_in(was, now)
     new, kept = _not_in(now, was)
     return BlocksGone(
@@ -61,8 +62,8 @@ def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
     )
 
 
-def _blocks(rendered: Rendered) -> ComparedPrompt:
-    return ComparedPrompt(rendered, Plan())
+def _blocks(rendered: Rendered) -> RenderedPrompt:
+    return RenderedPrompt(rendered, Plan())
 
 
 def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[int]]:
@@ -103,7 +104,7 @@ def _size(rendered: Rendered, chunk: int) -> int:
 
 
 def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
-    """What kind of change begins at a chunk of the messages. It is a compaction where
+    """What kind of change begins at a chunk of the messages. It is a compaction if
 
     - a compacted history as a provider writes it is new in the prompt, or
     - a message of the user's repeats the previous reply, which is not sent as one: that was the
@@ -135,8 +136,8 @@ def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
         return False
     if any(_is_compacted(later, at) for at in new) or _repeats_reply(earlier, later, new):
         return True
-    newest = before.slices(max(shared, len(before) - _NEWEST), len(before))
-    if len(after) >= len(before) or set(newest).isdisjoint(after.slices(shared, new[-1] + 1)):
+    newest = block_texts(before, max(shared, len(before) - _NEWEST), len(before))
+    if len(after) >= len(before) or set(newest).isdisjoint(block_texts(after, shared, new[-1] + 1)):
         return False
     return history_change(earlier, later, shared) == "compaction"
 

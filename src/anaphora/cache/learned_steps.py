@@ -1,4 +1,4 @@
-"""Steps of cached lengths that bills have shown, where they contradict a row of the catalog.
+"""Steps of cached lengths that bills have shown, if they contradict a row of the catalog.
 
     steps = LearnedSteps()
     rules = steps.begin("api.openai.com", row)                    for a conversation that begins
@@ -32,7 +32,7 @@ _MOST_PLACES = 4096
 
 
 class LearnedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bills of a model at a host have shown."""
+    """The reads of a model at a host, by its bills."""
 
     provider: str
     model: str
@@ -47,6 +47,14 @@ class LearnedRow(msgspec.Struct, frozen=True, kw_only=True):
 class Steps(NamedTuple):
     granule: int
     offset: int
+
+    @classmethod
+    def of(cls, rules: CacheRules) -> Steps:
+        return cls(rules.granule_tokens.value, rules.offset)
+
+    def hold(self, read: int) -> bool:
+        """Whether a read may have this length."""
+        return (read + self.offset) % self.granule == 0
 
     def __str__(self) -> str:
         return f"{self.granule:,} less {self.offset:,}" if self.offset else f"{self.granule:,}"
@@ -112,10 +120,10 @@ class LearnedSteps:
         return tuple(rows)
 
     def _rules(self, reads: _Reads) -> CacheRules:
-        """The row with the steps that fit all reads: its own, where only its minimum does not."""
+        """The row with the steps that fit all reads: its own, if only its minimum does not."""
         row = reads.row
         if reads.rules is None:
-            steps = Steps(row.granule_tokens.value, row.offset)
+            steps = Steps.of(row)
             if not reads.fit(steps):
                 known = (Steps(*each) for each in self._granularities())
                 steps = next((each for each in known if reads.fit(each)), Steps(1, 0))
@@ -128,10 +136,12 @@ class LearnedSteps:
 class _Reads:
     """All positive reads of a model at a host: in which steps they come."""
 
+    row: CacheRules
+    rules: CacheRules | None
+    """The row with the steps of the reads so far; None: not known yet."""
+
     def __init__(self, row: CacheRules) -> None:
-        self.row = row
-        self.rules: CacheRules | None = None
-        """What follows from the reads so far; None: not known yet."""
+        self.use(row)
         self.least = 0
         self._first = 0
         self._common = 0
@@ -147,8 +157,9 @@ class _Reads:
         return enough and self._unfit >= _SHARE * self._count
 
     def use(self, row: CacheRules) -> None:
-        """Another row of the same model: of another wire, or of a catalog that was changed."""
+        """The catalog's row of the model; another one if the wire or the catalog has changed."""
         self.row, self.rules = row, None
+        self._steps, self._minimum = Steps.of(row), row.minimum_tokens.value
 
     def add(self, read: int, conversation: Hashable) -> None:
         if not self._count:
@@ -157,20 +168,19 @@ class _Reads:
         common = math.gcd(self._common, abs(read - self._first))
         if common != self._common or read < self.least:
             self._common, self.least, self.rules = common, min(self.least, read), None
-        if not self.row.may_read(read):
+        if read < self._minimum or not self._steps.hold(read):
             self._unfit += 1
             if len(self._conversations) < CONVERSATIONS:
                 self._conversations.add(conversation)
 
     def fit(self, steps: Steps) -> bool:
         """Whether every read may come in these steps."""
-        whole = self._common % steps.granule == 0
-        return whole and (self._first + steps.offset) % steps.granule == 0
+        return self._common % steps.granule == 0 and steps.hold(self._first)
 
 
 def _text(row: CacheRules, rules: CacheRules) -> str:
     """learned: reads come in steps of 512 less 128; the catalog says 2,048"""
-    steps, stated = (Steps(each.granule_tokens.value, each.offset) for each in (rules, row))
+    steps, stated = Steps.of(rules), Steps.of(row)
     least, minimum = rules.minimum_tokens.value, row.minimum_tokens.value
     learned, catalogued = [], []
     if steps != stated:

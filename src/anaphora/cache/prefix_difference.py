@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts
 
 from .sent_call import shared_chunks
@@ -13,6 +15,12 @@ from .sent_call import shared_chunks
 #: Bytes that are compared first.
 _STEP = 256
 _EXCERPT = 32
+
+#: An image in a block.
+_IMAGE = re.compile(
+    rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
+    rb'|"mime_?[tT]ype"\s*:\s*"image/'
+)
 
 
 def tokens_behind(
@@ -167,3 +175,21 @@ def _excerpt(rendered: Rendered, offset: int, size: int) -> str:
     begin = offset - rendered.offset(chunk)
     data = rendered.chunk(chunk).data
     return data[max(0, begin - _EXCERPT // 2) : begin + _EXCERPT].decode(errors="replace")
+
+
+def has_image(rendered: Rendered) -> bool:
+    """Whether a message holds an image. Searches only chunks that were not searched before."""
+    for run in rendered.runs:
+        log, (searched, first) = run.log, run.log.first_image
+        if run.section != "messages":
+            continue
+        if first is None and searched < run.count:
+            for index in range(searched, run.count):
+                data = log.slice(log.start(index), log.ends[index])
+                if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
+                    first = index
+                    break
+            log.first_image = run.count, first
+        if first is not None and first < run.count:
+            return True
+    return False

@@ -14,21 +14,29 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.rendered import Plan, Rendered
 
-from .compared_prompt import CallHints, ComparedPrompt
-from .simulator.prompt import deepest_known
+from .compared_prompt import (
+    CallHints,
+    KnownConversation,
+    RecentConversations,
+    begins_like,
+    block_hashes,
+    common_chunks,
+    group_salt,
+    is_edit,
+    keys_from,
+    message_chunks,
+    scope_salt,
+)
+from .simulator import RenderedPrompt
+from .simulator.view import deepest_known
 
 Call = TypeVar("Call")
-
-#: Conversations of one client whose blocks are compared where the beginnings differ.
-_MOST_COMPARED = 64
 
 
 class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=True):
@@ -70,72 +78,25 @@ class _Branch:
         self.uses.append((position, number))
 
 
-class _Conversation:
-    __slots__ = ("blocks", "tip")
-
-    def __init__(self) -> None:
-        self.blocks: set[int] = set()
-        """Hashes of the blocks in its messages."""
-        self.tip = 0
-        """The number of its latest call."""
-
-
-class _RecentConversations:
-    """The latest conversations of one client, the least recent first."""
-
-    __slots__ = ("_order", "_with_block")
-
-    def __init__(self) -> None:
-        self._order: OrderedDict[_Conversation, list[int]] = OrderedDict()
-        """With the blocks that it may be the latest one of."""
-        self._with_block: dict[int, _Conversation] = {}
-        """The latest conversation that has a block."""
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    @property
-    def latest(self) -> _Conversation:
-        return next(reversed(self._order))
-
-    def with_any(self, blocks: set[int]) -> set[_Conversation]:
-        """The latest conversations that have each of these blocks."""
-        known = self._with_block
-        return {known[block] for block in blocks if block in known}
-
-    def use(self, conversation: _Conversation, blocks: set[int]) -> None:
-        """Makes a conversation the latest; these blocks are new in it."""
-        self._order.setdefault(conversation, []).extend(blocks)
-        self._order.move_to_end(conversation)
-        self._with_block.update(dict.fromkeys(blocks, conversation))
-        if len(self._order) > _MOST_COMPARED:
-            self.drop(next(iter(self._order)))
-
-    def drop(self, conversation: _Conversation) -> None:
-        for block in self._order.pop(conversation, ()):
-            if self._with_block.get(block) is conversation:
-                del self._with_block[block]
-
-
 class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
-    prompt: ComparedPrompt
+    prompt: RenderedPrompt
     hints: CallHints
-    conversation: _Conversation
+    conversation: KnownConversation
     size: int
     salts: tuple[bytes, ...]
     """Of the keys of its chunks."""
     reply: tuple[Hashable, str] | None
     before: int
-    """The call whose messages it continues; 0 where there is none."""
+    """The call whose messages it continues; 0 if there is none."""
 
 
 _Place = tuple[int, "_Branch | None"]
 
 
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
-    prompt: ComparedPrompt
+    prompt: RenderedPrompt
     hints: CallHints
     places: dict[bytes, _Place]
     """The deepest chunk that is known: among calls with the same hints, then in the whole scope; by
@@ -155,23 +116,19 @@ class PrefixIndex(Generic[Call]):
         """`most_bytes` limits the prompts of all remembered calls."""
         self._most_calls = most_calls
         self._most_bytes = most_bytes
-        self._bytes = 0
+        self.size = 0
+        """The bytes of the remembered prompts."""
         self._number = 0
         self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
         self._branches: dict[bytes, _Branch] = {}
         self._ends: dict[bytes, int] = {}
         self._replies: dict[tuple[Hashable, str], int] = {}
-        self._conversations: dict[bytes, _RecentConversations] = {}
+        self._conversations: dict[bytes, RecentConversations] = {}
         self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
         """What `find` found last, and the last call then: mostly the same prompt is added next."""
 
     def __len__(self) -> int:
         return len(self._calls)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the remembered prompts."""
-        return self._bytes
 
     def calls(self) -> list[Call]:
         """The remembered calls, the least recent first."""
@@ -186,7 +143,7 @@ class PrefixIndex(Generic[Call]):
         account, provider and model; None stands for the prompt's wire and model.
         """
         scope, hints = _scope(rendered, scope), hints or CallHints()
-        found = self._look_up(ComparedPrompt(rendered, Plan()), scope, hints)
+        found = self._look_up(RenderedPrompt(rendered, Plan()), scope, hints)
         self._last_lookup = rendered, scope, hints, self._number, found
         return found.earlier
 
@@ -198,7 +155,7 @@ class PrefixIndex(Generic[Call]):
         scope: Hashable = None,
         hints: CallHints | None = None,
         reply_id: str = "",
-        prompt: ComparedPrompt | None = None,
+        prompt: RenderedPrompt | None = None,
     ) -> EarlierCall[Call] | None:
         """Remembers a call, and returns what `find` would have. `prompt` is what indexes have in
         common that remember the same call."""
@@ -207,11 +164,11 @@ class PrefixIndex(Generic[Call]):
         if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
             found, compared = last[4], last[4].prompt if prompt is None else prompt
         else:
-            compared = ComparedPrompt(rendered, Plan()) if prompt is None else prompt
+            compared = RenderedPrompt(rendered, Plan()) if prompt is None else prompt
             found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
-        conversation, before, known = _Conversation(), 0, compared.leading + 1
+        conversation, before, known = KnownConversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
             if earlier.chunks > known and len(compared) > len(continued.prompt):
                 # What the calls before had is in this one, unless it is an edit beside them.
@@ -219,7 +176,7 @@ class PrefixIndex(Generic[Call]):
                 self._forget(continued.before)
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
-        blocks = compared.blocks(known)
+        blocks = block_hashes(compared, known)
         conversation.blocks |= blocks
         conversation.tip = self._number
         if prompt is None:
@@ -238,46 +195,46 @@ class PrefixIndex(Generic[Call]):
         for salt, place in found.places.items():
             recent = self._conversations.get(salt)
             if recent is None:
-                recent = self._conversations[salt] = _RecentConversations()
+                recent = self._conversations[salt] = RecentConversations()
             recent.use(conversation, blocks)
             self._insert(new, salt, place)
         if new.reply is not None:
             self._replies[new.reply] = new.number
-        self._bytes += new.size
-        while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
+        self.size += new.size
+        while len(self._calls) > self._most_calls or self.size > self._most_bytes:
             self._forget(next(iter(self._calls)))
         return earlier
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
-    def _look_up(self, prompt: ComparedPrompt, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
+    def _look_up(self, prompt: RenderedPrompt, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
         previous = None
         if hints.previous_reply:
             previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
             hints = CallHints(conversation=hints.conversation, user=hints.user)
         places: dict[bytes, _Place] = {}
         if hints.conversation or hints.user:
-            salt = _salt((scope, hints.conversation, hints.user))
+            salt = group_salt((scope, hints.conversation, hints.user))
             places[salt] = self._deepest(prompt, salt)
-        salt = _scope_salt(scope)
+        salt = scope_salt(scope)
         places[salt] = self._deepest(prompt, salt)
         found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
             call = found.continued.call
-            chunks = prompt.common_chunks(found.continued.prompt)
+            chunks = common_chunks(prompt, found.continued.prompt)
             found.earlier = EarlierCall(call=call, continues=True, chunks=chunks, latest=call)
         else:
             found.earlier = self._same_beginning(prompt, salt, places[salt])
         return found
 
-    def _deepest(self, prompt: ComparedPrompt, salt: bytes) -> _Place:
+    def _deepest(self, prompt: RenderedPrompt, salt: bytes) -> _Place:
         """The deepest chunk that an earlier prompt had."""
         branches, key = self._branches, prompt.key
         position = deepest_known(len(prompt), lambda index: salt + key(index) in branches)
         return position, None if position < 0 else branches[salt + key(position)]
 
     def _continued(
-        self, prompt: ComparedPrompt, hints: CallHints, places: dict[bytes, _Place]
+        self, prompt: RenderedPrompt, hints: CallHints, places: dict[bytes, _Place]
     ) -> _Remembered[Call] | None:
         """The call before this one in its conversation."""
         for salt, place in places.items():
@@ -290,7 +247,7 @@ class PrefixIndex(Generic[Call]):
         return None
 
     def _extended(
-        self, prompt: ComparedPrompt, salt: bytes, place: _Place
+        self, prompt: RenderedPrompt, salt: bytes, place: _Place
     ) -> _Remembered[Call] | None:
         """The call whose whole prompt this one begins with, else one that it outgrows and whose
         end differs."""
@@ -299,13 +256,12 @@ class PrefixIndex(Generic[Call]):
         if whole is not None:
             return whole
         position, latest = self._latest(branch, position)
-        held = 0 if latest is None else latest.prompt.messages
-        return (
-            latest if held < prompt.messages and held <= 2 * (position - prompt.leading) else None
-        )
+        held = 0 if latest is None else message_chunks(latest.prompt)
+        shared = position - prompt.leading
+        return latest if held < message_chunks(prompt) and held <= 2 * shared else None
 
     def _repeated(
-        self, prompt: ComparedPrompt, salt: bytes, position: int, hints: CallHints
+        self, prompt: RenderedPrompt, salt: bytes, position: int, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The call with tools and system prompt like this one's, most of whose messages this one
         repeats behind a difference: after `position`."""
@@ -313,20 +269,20 @@ class PrefixIndex(Generic[Call]):
         if recent is None:
             return None
         shared = max(0, position - prompt.leading)
-        rest = prompt.blocks(prompt.leading + 1 + shared)
+        rest = block_hashes(prompt, prompt.leading + 1 + shared)
         found: list[tuple[int, int, _Remembered[Call]]] = []
         for conversation in recent.with_any(rest):
             tip, common = self._calls[conversation.tip], len(rest & conversation.blocks)
-            most_common = min(len(rest), max(1, tip.prompt.messages - shared))
+            most_common = min(len(rest), max(1, message_chunks(tip.prompt) - shared))
             if 2 * common >= most_common and tip.hints.agrees(hints):
                 found.append((common, tip.number, tip))
         for _, _, tip in sorted(found, key=lambda each: each[:2], reverse=True):
-            if prompt.begins_like(tip.prompt):
+            if begins_like(prompt, tip.prompt):
                 return tip
         return None
 
     def _edited(
-        self, prompt: ComparedPrompt, salt: bytes, place: _Place, hints: CallHints
+        self, prompt: RenderedPrompt, salt: bytes, place: _Place, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The last call with the same beginning, if this one edits a long block of it."""
         position, branch = place
@@ -335,10 +291,10 @@ class PrefixIndex(Generic[Call]):
             latest = self._calls[self._conversations[salt].latest.tip]
         if latest is None or not latest.hints.agrees(hints):
             return None
-        return latest if prompt.is_edit_of(latest.prompt, position + 1) else None
+        return latest if is_edit(prompt, latest.prompt, position + 1) else None
 
     def _same_beginning(
-        self, prompt: ComparedPrompt, salt: bytes, place: _Place
+        self, prompt: RenderedPrompt, salt: bytes, place: _Place
     ) -> EarlierCall[Call] | None:
         """The first call that sent the longest common beginning, while it is remembered."""
         position, latest = self._latest(place[1], place[0])
@@ -381,7 +337,7 @@ class PrefixIndex(Generic[Call]):
             if branch is not None:
                 branch.forked = max(branch.forked, begin)
             branch = _Branch(branch, begin, (count - 1, new.number))
-        keys = [salt + key for key in new.prompt.keys(branch.end)]
+        keys = [salt + key for key in keys_from(new.prompt, branch.end)]
         branch.keys += keys
         self._branches.update(dict.fromkeys(keys, branch))
         if count:
@@ -410,7 +366,7 @@ class PrefixIndex(Generic[Call]):
         old = self._calls.pop(number, None)
         if old is None:
             return
-        self._bytes -= old.size
+        self.size -= old.size
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
         for salt in old.salts:
@@ -438,15 +394,6 @@ class PrefixIndex(Generic[Call]):
         dropped = len(branch.keys) > needed
         del branch.keys[needed:]
         return dropped or not uses
-
-
-def _salt(group: Hashable) -> bytes:
-    """The part of keys that tells groups of calls apart."""
-    return blake3(repr(group).encode(errors="replace")).digest(16)
-
-
-#: There are few scopes, and each is looked up again and again.
-_scope_salt = lru_cache(maxsize=256)(_salt)
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

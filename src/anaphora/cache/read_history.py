@@ -3,7 +3,7 @@ short.
 
 What a call reads can be predicted in more than one way: what the previous call left, that and its
 reply, the beginning alone, nothing. The rules name one of them. The history counts how often each
-would have been right in the same situation, and names another one where the bills have shown it.
+would have been right in the same situation, and names another one if the bills have shown it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 KEPT = "kept"
 #: The prediction that no other may be behind: that, if it was within the catalog's TTL.
 CHAIN = "chain"
-#: What the rules say counts like so many bills.
+#: The rules count like so many bills.
 _PRIOR = 40.0
 #: A prediction is ahead of another by so many standard deviations, and one right call more.
 _DEVIATIONS = 2.0
-#: What an earlier bill counts beside the next one.
+#: The weight of a bill beside the next one.
 _FADING = 0.98
-#: The same where the last few bills decide.
+#: The same if the last few bills decide.
 _FORGETTING = 0.7
 
 
@@ -117,7 +117,7 @@ class _Counts:
         return best
 
     def shortfall(self, stated: Shortfall) -> Shortfall:
-        """How often reads fall short, where `stated` counts like some bills."""
+        """How often reads fall short; `stated` counts like some bills."""
         bills = self._expected + _PRIOR
         cut = stated.cut_short * _PRIOR + self._cut_short
         part = stated.part * stated.cut_short * _PRIOR + self._part
@@ -241,7 +241,7 @@ class BillErrors:
 
     def range_of(self, situations: Sequence[Hashable], predicted: float) -> BillRange | None:
         """Nine bills in ten are inside. `situations` describe the call, the closest first; the
-        first one with enough errors counts. None where none has."""
+        first one with enough errors counts. None if none has."""
         for situation in situations:
             errors = self._errors.get(situation)
             if errors is not None and len(errors) >= _LEAST:

@@ -6,7 +6,7 @@ under which a later prompt finds them.
     pointers(prompt, salts, …)            the names that a prompt is saved under
     candidates(prompt, salts)             the names that a prompt looks for
 
-A later prompt mostly begins with all of an earlier one: that one is a view of it. Where it does
+A later prompt mostly begins with all of an earlier one: that one is a view of it. If it does
 not, blocks of the earlier prompt that occur in the later one are taken from there, and the others
 are placeholders of their size: the block that changed is known, its earlier text is not. Names are
 digests of blocks; salts separate those of apps, models and conversations that clients name.
@@ -25,10 +25,11 @@ from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.rendered.chunks import UNKNOWN_LABEL, placeholder
 from anaphora.values import Section
 
-from .compared_prompt import CallHints, ComparedPrompt
+from .compared_prompt import CallHints, block_texts
 from .saved_call import SavedCall
+from .simulator import RenderedPrompt
 
-#: Digest of the block, bytes of the chunk, tokens in units of 16 where it is not text, kind, flags.
+#: Digest of the block, bytes of the chunk, tokens in units of 16 if it is not text, kind, flags.
 _ENTRY = Struct("<8sIHBB")
 ENTRY_BYTES = _ENTRY.size
 #: Blocks at the end of a prompt that are described in the record itself: they may change from call
@@ -49,7 +50,7 @@ MOST_CHUNKS = 2_048
 _ASKING = ("user", "system", "developer", "tool")
 
 
-def block_entries(prompt: ComparedPrompt, first: int) -> bytes:
+def block_entries(prompt: RenderedPrompt, first: int) -> bytes:
     """What other nodes know of the blocks of a prompt from one on."""
     entries, pack, start, end = [], _ENTRY.pack, 0, len(prompt)
     per_token = prompt.rendered.bytes_per_token
@@ -59,7 +60,7 @@ def block_entries(prompt: ComparedPrompt, first: int) -> bytes:
             start += run.count
             continue
         in_messages = run.section == "messages"
-        blocks = prompt.slices(start + low, min(end, start + run.count))
+        blocks = block_texts(prompt, start + low, min(end, start + run.count))
         for position, block in enumerate(blocks, low):
             kind, units, flags = log.kinds[position], 0, 0
             size = log.ends[position] - log.start(position)
@@ -81,18 +82,18 @@ def block_entries(prompt: ComparedPrompt, first: int) -> bytes:
     return b"".join(entries)
 
 
-def _blocks(prompt: ComparedPrompt, first: int) -> Iterator[tuple[ChunkRun, ChunkLog, int, bytes]]:
+def _blocks(prompt: RenderedPrompt, first: int) -> Iterator[tuple[ChunkRun, ChunkLog, int, bytes]]:
     start = 0
     for run in prompt.rendered.runs:
         low = max(0, first - start)
         if low < run.count:
-            blocks = prompt.slices(start + low, start + run.count)
+            blocks = block_texts(prompt, start + low, start + run.count)
             for position, block in enumerate(blocks, low):
                 yield run, run.log, position, block
         start += run.count
 
 
-def common_blocks(prompt: ComparedPrompt, entries: bytes) -> int:
+def common_blocks(prompt: RenderedPrompt, entries: bytes) -> int:
     """How many leading blocks of the prompt are those of the entries."""
     common = 0
     count = len(entries) // _ENTRY.size
@@ -106,7 +107,7 @@ def common_blocks(prompt: ComparedPrompt, entries: bytes) -> int:
     return common
 
 
-def repeats(prompt: ComparedPrompt, saved: SavedCall, entries: bytes) -> bool:
+def repeats(prompt: RenderedPrompt, saved: SavedCall, entries: bytes) -> bool:
     """Whether the prompt has most of the messages of an earlier one, and tools and system prompt of
     about its size: the same conversation, although something before has changed."""
     leading = sum(run.count for run in saved.runs if run.section != "messages")
@@ -122,7 +123,7 @@ def repeats(prompt: ComparedPrompt, saved: SavedCall, entries: bytes) -> bool:
 
 
 def rebuilt_runs(
-    prompt: ComparedPrompt, saved: SavedCall, entries: bytes, first: int, common: int
+    prompt: RenderedPrompt, saved: SavedCall, entries: bytes, first: int, common: int
 ) -> tuple[ChunkRun, ...]:
     """The runs of an earlier prompt: its first `common` chunks are those of this one, the others
     are described by `entries` from the chunk `first` on."""
@@ -145,7 +146,7 @@ def rebuilt_runs(
 
 
 def _rebuilt_log(
-    prompt: ComparedPrompt,
+    prompt: RenderedPrompt,
     section: Section,
     start: int,
     count: int,
@@ -192,7 +193,7 @@ def _rebuilt_log(
     return log
 
 
-def _label(prompt: ComparedPrompt, section: Section, known: bytes | None) -> str:
+def _label(prompt: RenderedPrompt, section: Section, known: bytes | None) -> str:
     if known is not None:
         for run, _, position, block in _blocks(prompt, 0):
             if run.section == section and block == known:
@@ -214,7 +215,7 @@ def first_runs(rendered: Rendered, chunks: int) -> tuple[ChunkRun, ...]:
 
 
 class Salts(msgspec.Struct, frozen=True):
-    """What separates apps, models, and conversations that clients name."""
+    """Salts that separate apps, models, and conversations that clients name."""
 
     scope: bytes
     hinted: bytes
@@ -229,7 +230,7 @@ class Salts(msgspec.Struct, frozen=True):
 
 
 def pointers(
-    prompt: ComparedPrompt, salts: Salts, changing: int, last: bytes, opening: bytes
+    prompt: RenderedPrompt, salts: Salts, changing: int, last: bytes, opening: bytes
 ) -> list[bytes]:
     """Where a later prompt looks: the end of this one, also without the blocks that may change, the
     last and the first block of its messages, and what it shares with others. `last` and `opening`
@@ -247,7 +248,7 @@ def pointers(
     return names
 
 
-def candidates(prompt: ComparedPrompt, salts: Salts) -> tuple[list[bytes], list[int]]:
+def candidates(prompt: RenderedPrompt, salts: Salts) -> tuple[list[bytes], list[int]]:
     """The names to look for, the most telling first, and the chunk that each is at."""
     leading, hinted = prompt.leading, salts.hinted
     ends = list(earlier_ends(prompt))
@@ -263,7 +264,7 @@ def candidates(prompt: ComparedPrompt, salts: Salts) -> tuple[list[bytes], list[
     return names, positions
 
 
-def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
+def earlier_ends(prompt: RenderedPrompt) -> Iterator[int]:
     """The end of the prompt, and where earlier prompts of the conversation ended: before replies of
     the model."""
     position, found = len(prompt) - 1, 0
@@ -276,7 +277,7 @@ def earlier_ends(prompt: ComparedPrompt) -> Iterator[int]:
         position -= 1
 
 
-def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
+def replies_after(prompt: RenderedPrompt, chunks: int) -> int:
     """How many replies of the model are behind the first chunks; 2 stands for more."""
     replies, before = 0, False
     first = max(chunks, prompt.leading + 1)
@@ -291,7 +292,7 @@ def replies_after(prompt: ComparedPrompt, chunks: int) -> int:
     return replies
 
 
-def is_reply(prompt: ComparedPrompt, position: int) -> bool:
+def is_reply(prompt: RenderedPrompt, position: int) -> bool:
     """Whether a chunk is from the model. Some wires have items of no role for that."""
     run, index = prompt.rendered.locate(position)
     if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
@@ -300,5 +301,6 @@ def is_reply(prompt: ComparedPrompt, position: int) -> bool:
     return role not in _ASKING or run.log.kinds[index] in (Kind.TOOL_CALL, Kind.THINKING)
 
 
-def block_digest(prompt: ComparedPrompt, position: int) -> bytes:
-    return blake3(prompt.block(position)).digest(8)
+def block_digest(prompt: RenderedPrompt, position: int) -> bytes:
+    [block] = block_texts(prompt, position, position + 1)
+    return blake3(block).digest(8)

@@ -4,7 +4,7 @@ conversation is planned and judged.
     saved = save_call(sent, runs)                   figures, places of markers, and digests
     restore_call(saved, rendered, runs)             the call, whose prompt has these runs
 
-The runs of its prompt are saved as bytes (`rendered/stored.py`) or, where no text may be saved, as
+The runs of its prompt are saved as bytes (`rendered/stored.py`) or, if no text may be saved, as
 digests of blocks (`saved_blocks.py`). Values from a store are not trusted: they are decoded
 strictly.
 """
@@ -72,7 +72,7 @@ class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     held: CacheHandle | None
     spans: tuple[Span, ...]
-    """The simulator's outcome; empty where it is not saved."""
+    """The simulator's outcome; empty if it is not saved."""
     cacheable: Position
     cache_params: tuple[tuple[str, bytes], ...]
     bills: Bills
@@ -85,7 +85,7 @@ class SavedCall(msgspec.Struct, frozen=True, kw_only=True):
         return sum(run.count for run in self.runs)
 
     def check(self) -> None:
-        """Raises `ValueError` where it contradicts itself."""
+        """Raises `ValueError` if it contradicts itself."""
         chunks = self.chunks
         if self.cacheable > chunks or any(not 0 <= mark.chunk < chunks for mark in self.marks):
             raise ValueError("its marks are behind its end")
@@ -134,7 +134,7 @@ def restore_call(
     saved: SavedCall, rendered: Rendered, runs: tuple[ChunkRun, ...], own: Plan | None = None
 ) -> SentCall:
     """The call; `runs` are those of its prompt, `rendered` is a later one. Parameters and a cache
-    key that were saved as digests are those of `rendered` and `own`, where they are the same."""
+    key that were saved as digests are those of `rendered` and `own`, if they are the same."""
     now = dict(rendered.envelope.cache_params)
     params = tuple((name, _found(value, now.get(name))) for name, value in saved.cache_params)
     key = saved.key
@@ -178,7 +178,7 @@ def _hidden(name: str, value: bytes) -> bytes:
 
 
 def _found(saved: bytes, now: bytes | None) -> bytes:
-    """A parameter's value; as many other bytes where it is not known."""
+    """A parameter's value; as many other bytes if it is not known."""
     if not saved.startswith(_HIDDEN):
         return saved
     digest, size_at = saved[1 : 1 + _DIGEST_BYTES], 1 + _DIGEST_BYTES

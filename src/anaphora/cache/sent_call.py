@@ -4,14 +4,14 @@
     is_alive(expires, at)
 
 An entry lives for its TTL, or for the implicit lifetime of its provider, from its last use: the
-call that wrote it or, where reads refresh, the last one that read it. The rules say whether a use
+call that wrote it or, if reads refresh, the last one that read it. The rules say whether a use
 counts from the start of the request, from the start of the response, or from its end. Simulator,
 verdicts, planner, client and daemon ask here.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 120
 _MOST_LINES = 24
 
 BeganBy: TypeAlias = Literal["resume", "compaction", "fork", "edit"]
-"""What begins a call's history, where it is not the call before it."""
+"""What begins a call's history, if it is not the call before it."""
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -39,16 +39,16 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     at: float | None = None
     began: float | None = None
     ended: float | None = None
-    """When its response ended, where that is recorded."""
+    """When its response ended, if that is recorded."""
     usage: Usage | None = None
     reply_lines: tuple[str, ...] = ()
-    """Long lines of the reply, where it is known: a later prompt may have it as a summary."""
+    """Long lines of the reply, if it is known: a later prompt may have it as a summary."""
     began_by: BeganBy | None = None
-    """What began this call's history, where a recording says so."""
+    """What began this call's history, if a recording says so."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     marks_recorded: bool = True
-    """False: where its markers were is assumed, so nothing can be proven from their places."""
+    """False: the places of its markers are assumed, so that nothing can be proven from them."""
     complete: bool = True
     """False: parts of the prompt are not recorded, so nothing can be proven from it."""
 
@@ -77,7 +77,7 @@ def reply_lines(reply: Message) -> tuple[str, ...]:
 
 def cached_chunks(sent: SentCall) -> int:
     """How many leading chunks the provider may have cached: up to the last marker; everything
-    reusable where the provider places breakpoints itself, or where nothing is marked."""
+    reusable if the provider places breakpoints itself, or if nothing is marked."""
     plan, rendered = sent.marks, sent.rendered
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
@@ -108,7 +108,7 @@ def updated_bills(
     sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
 ) -> Bills:
     """The bills that the next prompt carries, this call's included. `kept` is what the simulator
-    says it left in the cache; `counts` are those of the prompt, where they exist."""
+    says it left in the cache; `counts` are those of the prompt, if they exist."""
     usage = sent.usage
     total = None if usage is None else usage.input
     if usage is None or not total:
@@ -142,7 +142,7 @@ def oldest_use(seconds: float, at: float) -> float:
 
 def ttl_seconds(rules: CacheRules, ttl: Ttl | None = None) -> float:
     """How long an entry lives after its last use: its TTL, or the implicit lifetime of prompts
-    without markers, which is 0 where the provider caches none."""
+    without markers, which is 0 if the provider caches none."""
     if ttl is None:
         ttls = rules.ttls.value
         if not ttls:
@@ -152,7 +152,7 @@ def ttl_seconds(rules: CacheRules, ttl: Ttl | None = None) -> float:
 
 
 def last_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    """The TTL of the entry that holds all a call has cached, that of its last marker; None where
+    """The TTL of the entry that holds all a call has cached, that of its last marker; None if
     it leaves none that expires."""
     if plan.automatic is not None:
         return plan.automatic
@@ -167,7 +167,7 @@ def used_at(
     rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
 ) -> float:
     """From when the lifetime of what a call read and wrote counts. `at` is when it was sent; when
-    it ended, where nothing else is recorded."""
+    it ended, if nothing else is recorded."""
     assumed = rules.response_seconds
     if began is None and ended is not None and assumed is not None:
         return min(ended, at + assumed.value)
@@ -177,7 +177,7 @@ def used_at(
 def used_at_latest(
     rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
 ) -> float:
-    """The same if the response began as late as it can have, where that is not recorded."""
+    """The same if a response whose start is not recorded began as late as possible."""
     if began is None and ended is not None and rules.ttl_from.value != "request_start":
         return max(at, ended)
     return used_at(rules, at, began=began, ended=ended)
@@ -193,3 +193,36 @@ def moments(
         "response_start": start,
         "response_end": start if ended is None else ended,
     }
+
+
+class MadeCall(NamedTuple):
+    """A call that was made: when, and what is known of its reply."""
+
+    at: float
+    readable: float
+    """From when what it wrote can be read."""
+    lives_from: float
+    """From when the lifetime of what it read and wrote counts."""
+    since: float
+    """When the response began; the request, where that is not known."""
+    reasoning: int | None
+    """Tokens of hidden reasoning in the reply; None: not known."""
+
+
+def made_call(
+    rules: CacheRules,
+    at: float,
+    *,
+    began: float | None = None,
+    ended: float | None = None,
+    reasoning: int | None = None,
+    delay: float = 0.0,
+) -> MadeCall:
+    """A call of that time, as the rules count it: see `Simulator.call`."""
+    start = at if began is None else began
+    readable_from: Moment = rules.readable_from.value
+    if readable_from == "response_start" and began is None:
+        readable_from = "response_end"  # it began before that
+    lives_from = used_at(rules, at, began=began, ended=ended)
+    readable = moments(at, began=began, ended=ended)[readable_from] + delay
+    return MadeCall(at, readable, lives_from, start, reasoning)

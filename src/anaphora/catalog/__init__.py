@@ -89,10 +89,10 @@ def default_model(provider: str, today: datetime.date) -> str | None:
 
 # ── Names of models ───────────────────────────────────────────────────────────────────────────────
 
-#: Makers whose own address serves no models but theirs. Alibaba's serves those of others, too.
+#: Makers whose own address serves no models but theirs. Alibaba's also serves those of others.
 _OWN_ONLY = frozenset(MAKERS) - {"alibaba"}
 
-#: Open weights that a maker's own address serves, too.
+#: Open weights that a maker's own address also serves.
 _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
 
 #: Models whose names begin with the provider's own: not a prefix to take off.
@@ -109,8 +109,8 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 
 def answering_model(provider: str, asked: str, answered: str) -> str:
-    """The model that a call is billed for: another one than it asked for, where the provider
-    answered with another one that is known. A snapshot is the model that was asked for."""
+    """The model that a call is billed for: not the requested one if the provider answered with
+    another known model. A snapshot counts as the requested model."""
     if not answered or answered == asked or provider not in SHIPPED.catalog.entries:
         return asked
     name = asked.removesuffix("-0")  # `claude-opus-4-0` is `claude-opus-4-20250514`

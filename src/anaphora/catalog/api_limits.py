@@ -1,8 +1,7 @@
 """Limits of providers' APIs, and the most that parts of a request can be billed, as dated rows.
 
-    output_limits("openai_responses").least_tokens    the shortest answer that may be asked for
+    output_limits("openai_responses").least_tokens    the smallest `max_tokens` that is accepted
     batch_limits("anthropic").most_requests           requests of one batch
-    overhead_of("anthropic").request                  tokens that are billed and have no text
     bounds_of("openai", "gpt-6.1-sol").media.image    tokens of the largest image
     server_tool_of("anthropic", "web_search_20260209", "claude-opus-5-5").usd_per_call
     price_multiple("anthropic", "speed", "fast")
@@ -19,14 +18,13 @@ import datetime
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from .load import SHIPPED
-from .rows import decode_structs, read_toml
-from .values import Limit, Named
+from .values import Limit, Named, decode_structs, read_toml
 
 LIMITS_FILE = "api_limits.toml"
 BOUNDS_FILE = "billing_bounds.toml"
@@ -40,7 +38,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class OutputLimits(_Row, frozen=True, kw_only=True):
-    """The answers that a wire may be asked for."""
+    """Limits of the output that a request may ask for."""
 
     wire: str = ""
     """Empty: every wire."""
@@ -118,7 +116,7 @@ class MediaBounds(_Bound, frozen=True, kw_only=True):
 
 
 class ServerToolBounds(_Bound, frozen=True, kw_only=True):
-    """What a tool of the provider can cost."""
+    """The most that a tool of the provider can cost."""
 
     types: tuple[str, ...]
     tokens: Tokens
@@ -161,14 +159,25 @@ class WritingSpeed(_Bound, frozen=True, kw_only=True):
 
 
 _Found = TypeVar("_Found", bound=_Bound)
+_KINDS: dict[str, type[_Bound]] = {
+    "overhead": Overhead,
+    "media": MediaBounds,
+    "server_tool": ServerToolBounds,
+    "tool_model": ToolModel,
+    "multiple": PriceMultiple,
+    "thinking": ThinkingBounds,
+    "media_model": MediaModel,
+    "cut_stream": CutStream,
+    "speed": WritingSpeed,
+}
 
 
 class ModelBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rows say of one model."""
+    """All bounds of one model."""
 
     media: MediaBounds
     thinking: int = 0
-    """Tokens of thinking on top of the limit of the output; 0 where that includes it."""
+    """Tokens of thinking on top of the limit of the output; 0 if that includes it."""
     calls_own_tools: bool = False
     """It calls tools of its host without being asked."""
     answers_with_media: bool = False
@@ -178,7 +187,7 @@ class ModelBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tables:
-    """All rows."""
+    """All rows, by kind."""
 
     def __init__(self, text: str) -> None:
         content = read_toml(text, BOUNDS_FILE, parse_float=Decimal)
@@ -186,29 +195,28 @@ class _Tables:
             for name in ("factor", "usd_per_call", "usd_per_request"):
                 if isinstance(row.get(name), int):
                     row[name] = Decimal(row[name])
-        rows = decode_structs(
-            content,
-            BOUNDS_FILE,
-            overhead=Overhead,
-            media=MediaBounds,
-            server_tool=ServerToolBounds,
-            tool_model=ToolModel,
-            multiple=PriceMultiple,
-            thinking=ThinkingBounds,
-            media_model=MediaModel,
-            cut_stream=CutStream,
-            speed=WritingSpeed,
+        rows = decode_structs(content, BOUNDS_FILE, **_KINDS)
+        self._rows: dict[type, tuple[Any, ...]] = dict(zip(_KINDS.values(), rows, strict=True))
+        self.bounds_of = lru_cache(maxsize=1024)(self._bounds_of)
+
+    def rows(self, kind: type[_Found]) -> tuple[_Found, ...]:
+        return self._rows[kind]
+
+    def last(self, kind: type[_Found], provider: str, model: str) -> _Found | None:
+        return _last(self.rows(kind), provider, model)
+
+    def _bounds_of(self, provider: str, model: str, wire: str) -> ModelBounds:
+        media = self.last(MediaBounds, provider, model)
+        assert media is not None, "the first row fits every model"
+        thinking = self.last(ThinkingBounds, provider, model)
+        overheads = {row.wire: row for row in self.rows(Overhead)}
+        return ModelBounds(
+            media=media,
+            thinking=0 if thinking is None else thinking.tokens,
+            calls_own_tools=self.last(ToolModel, provider, model) is not None,
+            answers_with_media=self.last(MediaModel, provider, model) is not None,
+            overhead=overheads.get(wire) or overheads[""],
         )
-        self.overheads: dict[str, Overhead] = {row.wire: row for row in rows[0]}
-        self.media: tuple[MediaBounds, ...] = rows[1]
-        self.server_tools: tuple[ServerToolBounds, ...] = rows[2]
-        self.tool_models: tuple[ToolModel, ...] = rows[3]
-        self.multiples: tuple[PriceMultiple, ...] = rows[4]
-        self.thinking: tuple[ThinkingBounds, ...] = rows[5]
-        self.media_models: tuple[MediaModel, ...] = rows[6]
-        self.cut_streams: tuple[CutStream, ...] = rows[7]
-        self.speeds: tuple[WritingSpeed, ...] = rows[8]
-        self.bounds_of = lru_cache(maxsize=1024)(partial(_bounds_of, self))
 
 
 def _bounds() -> _Tables:
@@ -219,33 +227,15 @@ def bounds_of(provider: str, model: str, wire: str = "") -> ModelBounds:
     return _bounds().bounds_of(provider, model, wire)
 
 
-def _bounds_of(tables: _Tables, provider: str, model: str, wire: str) -> ModelBounds:
-    media = _last(tables.media, provider, model)
-    assert media is not None, "the first row fits every model"
-    thinking = _last(tables.thinking, provider, model)
-    return ModelBounds(
-        media=media,
-        thinking=0 if thinking is None else thinking.tokens,
-        calls_own_tools=_last(tables.tool_models, provider, model) is not None,
-        answers_with_media=_last(tables.media_models, provider, model) is not None,
-        overhead=tables.overheads.get(wire) or tables.overheads[""],
-    )
-
-
-def overhead_of(wire: str) -> Overhead:
-    found = _bounds().overheads
-    return found.get(wire) or found[""]
-
-
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:
     """None: it is not known what this tool can cost."""
-    rows = (row for row in _bounds().server_tools if _matches(type, row.types))
+    rows = (row for row in _bounds().rows(ServerToolBounds) if _matches(type, row.types))
     return _last(rows, provider, model)
 
 
 def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
     """By how much a field's value multiplies the price; None: not known."""
-    rows = _bounds().multiples
+    rows = _bounds().rows(PriceMultiple)
     found = [row for row in rows if row.field == field and fnmatchcase(value, row.value)]
     row = _last(found, provider, "")
     return None if row is None else row.factor
@@ -254,13 +244,13 @@ def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
 def stops_when_cut(provider: str) -> bool:
     """Whether a provider stops generating and billing when a stream is closed. A request without
     stream is billed whole everywhere."""
-    row = _last(_bounds().cut_streams, provider, "")
+    row = _bounds().last(CutStream, provider, "")
     return row is not None and row.on_abort == "stops"
 
 
 def fastest_tokens(provider: str, model: str) -> int:
     """Tokens a second that a model writes at most."""
-    row = _last(_bounds().speeds, provider, model)
+    row = _bounds().last(WritingSpeed, provider, model)
     assert row is not None, "the first row fits every model"
     return row.tokens_per_second
 

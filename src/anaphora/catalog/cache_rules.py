@@ -16,7 +16,7 @@ Mechanism: TypeAlias = Literal["explicit", "implicit", "both"]
 
 LookbackUnit: TypeAlias = Literal["blocks", "tool_runs", "messages", "breakpoints"]
 """One look-back position: a block; a block, with consecutive tool_use (or tool_result) blocks as
-one; a message; or a breakpoint of the same request, so that an earlier write is found only where
+one; a message; or a breakpoint of the same request, so that an earlier write is found only if
 the request marks its end again."""
 
 Breakpoint: TypeAlias = Literal["none", "last_block", "last_message", "granules", "units", "slots"]
@@ -73,7 +73,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     minimum_tokens: Figure[Count]
     """Shorter prefixes are not cached, without an error."""
     granule_tokens: Figure[Annotated[int, msgspec.Meta(ge=1)]]
-    """Cached lengths are multiples of this; 1 where the boundary is exact."""
+    """Cached lengths are multiples of this; 1 if the boundary is exact."""
     granule_offset: Figure[Count] | None = None
     """Cached lengths are this much less than multiples of `granule_tokens`; None: nothing."""
     invalidates: dict[CacheParam, Figure[tuple[Section, ...]]]
@@ -92,12 +92,12 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     output_cached: Figure[bool] | None = None
     """The reply is cached as well, so that the next call reads it."""
     visible_output_cached: Figure[bool] | None = None
-    """The same for a reply whose bill shows no hidden reasoning, where it differs."""
+    """The same for a reply whose bill shows no hidden reasoning, if it differs."""
     uncached_tail: Figure[Count] | None = None
     """At most this many tokens after the last prefix are always computed."""
     trailing_system_reused: Figure[bool] | None = None
     """Whether a prefix that ends with a mid-conversation system message at the end of a request is
-    found by the next request; None where no source says."""
+    found by the next request; None if no source says."""
     automatic_slots: Figure[Count]
     """Slots that the automatic breakpoint takes from `slots`."""
     automatic_refused: Figure[tuple[Clash, ...]] | None = None
@@ -137,11 +137,11 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     missed: Figure[Share] | None = None
     """How often an existing prefix is not found at all."""
     first_missed: Figure[Share] | None = None
-    """The same for the first call that follows the first of a conversation, where it differs."""
+    """The same for the first call that follows the first of a conversation, if it differs."""
     cut_short: Figure[Share] | None = None
     """How often only a part of it is found."""
     thinking_dropped: Figure[Share] | None = None
-    """How often a model with `strips_thinking` loses the messages at a user turn, where it is not
+    """How often a model with `strips_thinking` loses the messages at a user turn, if it is not
     known whether the client resends thinking."""
     key_requests: Figure[Count] | None = None
     """Requests per minute that one cache key routes to the same host."""
@@ -151,11 +151,11 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     # Prices, in multiples of the uncached input price.
     read_price: Figure[Amount]
     automatic_read_price: Figure[Amount] | None = None
-    """The price of a hit without a marker, where it differs."""
+    """The price of a hit without a marker, if it differs."""
     write_price: dict[Ttl, Figure[Amount]]
     """By TTL; a TTL without one is written at the input price."""
     storage_price: Figure[Amount] | None = None
-    """Dollars per million tokens and hour, where storage is billed."""
+    """Dollars per million tokens and hour, if storage is billed."""
     reads_limited: Figure[bool] | None = None
     """Cache reads count toward the limit of tokens per minute."""
 
@@ -194,7 +194,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def offset(self) -> int:
-        """What cached lengths lack to a multiple of a granule."""
+        """The difference between cached lengths and multiples of a granule."""
         return 0 if self.granule_offset is None else self.granule_offset.value
 
     def whole_granules(self, tokens: int) -> int:
@@ -241,7 +241,7 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def unmarked_caching(self) -> tuple[float, float] | None:
-        """Lifetime in seconds and read price of unmarked requests, where a provider with markers
+        """Lifetime in seconds and read price of unmarked requests, if a provider with markers
         caches those too; None elsewhere."""
         if self.mechanism.value != "both" or self.default_ttl is None:
             return None

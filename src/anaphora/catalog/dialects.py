@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import StopReason, Ttl, WriteTtl
 
 from .names import ALIASES
-from .rows import decode_structs, read_toml
+from .values import decode_structs, read_toml
 
 FILE = "dialects.toml"
 
@@ -120,7 +120,7 @@ class UsageShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     uncached: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     written_ttl: WriteTtl | None = None
-    """The TTL of writes, where it is not the wire's."""
+    """The TTL of writes, if it is not the wire's."""
 
 
 class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,7 +134,7 @@ class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     kinds: dict[str, ErrorKind] = {}
     """The error of each code; others go by the status."""
     texts: bool = False
-    """Codes are strings even where they look like numbers."""
+    """Codes are strings even if they look like numbers."""
     status: int | None = None
     """The HTTP status, if always the same."""
 
@@ -153,7 +153,7 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     base_url: str
     """With `{name}` for values of the account."""
     path: str = ""
-    """The path, if not the wire's; `{model}:{method}` where it contains the model."""
+    """The path, if not the wire's; `{model}:{method}` if it contains the model."""
     auth: Auth = "bearer"
     key_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the key, if not NAME_API_KEY."""

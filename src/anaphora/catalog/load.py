@@ -25,15 +25,8 @@ from .cache_rules import CacheRules
 from .dialects import Dialects, decode_dialects
 from .names import GATEWAYS
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
-from .rows import (
-    CatalogRow,
-    ProviderEntries,
-    decode_defaults,
-    decode_rows,
-    decode_structs,
-    read_toml,
-)
-from .values import Profile
+from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
+from .values import Profile, decode_structs, read_toml
 
 OVERFLOWS = "overflow.toml"
 _NUMBERS = ("tokens", "limit", "output", "total", "over")
@@ -123,7 +116,7 @@ class Catalog(msgspec.Struct, frozen=True):
         return profile if profile.known else msgspec.structs.replace(profile, id=model)
 
     def rules(self, provider: str, model: str, wire: str | None = None) -> CacheRules:
-        """The model's cache rules, for a wire where they differ by it; for an unknown model its
+        """The model's cache rules, for a wire if they differ by it; for an unknown model its
         provider's conservative defaults."""
         entry = self._of(provider).find(model)
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)

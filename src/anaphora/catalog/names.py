@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-#: What other tools call a provider.
+#: Names of providers in other tools.
 ALIASES = {
     "gemini": "google",
     "google-vertex": "google",
@@ -61,7 +61,7 @@ MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
 #: model's maker.
 GATEWAYS = frozenset(("openrouter", "vercel", "litellm", "opencode", "copilot"))
 
-#: What gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
+#: Suffixes that gateways add to the name of a model to choose among its hosts (`:free`, `:nitro`).
 _VARIANT = re.compile(r":[a-z]+\Z")
 
 
@@ -84,3 +84,8 @@ def vendor_of(model: str, known: Container[str]) -> tuple[str, str] | None:
             return (provider, name) if provider in known else None
     maker = maker_of(name)
     return None if maker is None else (maker, name)
+
+
+def spelling(model: str) -> str:
+    """A name in the form in which gateways and makers write it alike."""
+    return re.sub(r"[._]", "-", model.lower())

@@ -40,7 +40,7 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-from .rows import decode_structs, read_toml
+from .values import decode_structs, read_toml
 
 TABLE_FILE = "price_table.json"
 ROWS_FILE = "prices.toml"
@@ -103,7 +103,7 @@ class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     match: tuple[str | tuple[str, ...], ...]
     """Any of these."""
     prices: tuple[PriceEntry, ...]
-    """The last that is active counts; the first where none is."""
+    """The last that is active counts; the first if none is."""
     variants: tuple[PriceEntry, ...] = ()
     """Prices of special services, instead of some of the above; the first active one counts."""
 

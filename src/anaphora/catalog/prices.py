@@ -34,7 +34,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     output: Decimal | None
     read: Decimal | None
     automatic_read: Decimal | None = None
-    """A hit without a marker, where it has another price."""
+    """A hit without a marker, if it has another price."""
     write: dict[Ttl, Decimal]
 
     def writing(self, ttl: Ttl | None) -> Decimal | None:
@@ -71,7 +71,7 @@ class Price(Rates, frozen=True, kw_only=True):
     model: str
     tiers: tuple[Tier, ...] = ()
     storage: Decimal | None = None
-    """Per hour, where storage is billed."""
+    """Per hour, if storage is billed."""
     source: str
     date: datetime.date | None
     """The day the base price was read, or since when it applies; None if unknown."""
@@ -123,7 +123,7 @@ class Price(Rates, frozen=True, kw_only=True):
 
 
 def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
-    """The cost of a call. Where a provider does not report the TTL of its writes, the plan's is
+    """The cost of a call. If a provider does not report the TTL of its writes, the plan's is
     used."""
     if price is None:
         return None
@@ -135,7 +135,7 @@ def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:
 
 
 def nano_usd(amount: Decimal | None) -> int | None:
-    """Dollars as whole nano-dollars, rounded; None where they are not known."""
+    """Dollars as whole nano-dollars, rounded; None if they are not known."""
     if amount is None or not amount.is_finite():
         return None
     return int((amount * _NANO).to_integral_value(ROUND_HALF_EVEN))

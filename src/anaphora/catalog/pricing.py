@@ -1,6 +1,6 @@
 """Looking up prices: base prices from price data, cache prices from the rules.
 
-Base prices come from the shipped price table, or from a row of prices.toml where that has none.
+Base prices come from the shipped price table, or from a row of prices.toml if that has none.
 Cache prices are multiples of them, by the cache rules: those win over cache prices in the table,
 and the price lists the differences.
 """
@@ -210,7 +210,7 @@ def _rates(
             if not figure.verified:
                 assumed.append(field)
             return ours
-        # Where they agree, the multiple was rounded and the listed price was not. A stand-in is
+        # If they agree, the multiple was rounded and the listed price was not. A stand-in is
         # not a statement of its own.
         stand_in = not figure.verified and figure.source.startswith("stand-in")
         if stand_in or _agree(figure, listed, base):

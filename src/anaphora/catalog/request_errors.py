@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from .load import SHIPPED
-from .rows import decode_structs, read_toml
-from .values import Named
+from .values import Named, decode_structs, read_toml
 
 FILE = "request_errors.toml"
 

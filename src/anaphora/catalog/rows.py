@@ -35,16 +35,14 @@ field that the provider does not have:
 
 A gateway's models are cached by the provider that serves them, so the cache rules of that one lie
 between the gateway's stand-ins for every model and all else that its file states. Limits, routing
-and isolation are the gateway's own; so are prices, where its file states any.
+and isolation are the gateway's own; so are prices, if its file states any.
 """
 
 from __future__ import annotations
 
-import datetime
 import functools
 import re
 from collections.abc import Callable, Container, Mapping
-from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -52,8 +50,8 @@ import msgspec
 from anaphora.errors import InvalidCatalog
 
 from .cache_rules import CacheRules
-from .names import vendor_of
-from .values import Profile
+from .names import spelling, vendor_of
+from .values import Profile, as_figure, convert, derived, read_toml, selected_part, tables_of
 
 T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]
@@ -61,7 +59,7 @@ RowKind: TypeAlias = Literal["rules", "profiles"]
 _STRUCTS: dict[RowKind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
 _PROVENANCE = ("source", "date")
 
-#: What may follow an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
+#: Suffixes of an id: a release date (Google Cloud writes it with @, OpenAI with hyphens), or
 #: -latest.
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
@@ -69,7 +67,7 @@ _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 _GATEWAY_FIGURES = ("isolation", "key_requests", "route_seconds", "reads_limited")
 _PRICES = ("read_price", "automatic_read_price", "write_price", "storage_price")
 
-#: What some APIs put before the id of a model.
+#: Prefixes that some APIs put before the id of a model.
 _COLLECTIONS = {"google": "models/"}
 
 #: The fields of each kind of row; a model's identity is not one.
@@ -81,49 +79,6 @@ FIELDS = {
     }
     for kind, struct in _STRUCTS.items()
 }
-
-
-def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(text, parse_float=parse_float)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
-
-
-def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
-    """The rows of a file as structs, for each kind; other content raises."""
-    if others := content.keys() - kinds:
-        use = " or ".join(f"[[{kind}]]" for kind in kinds)
-        raise InvalidCatalog(f"{min(others)!r} is not a kind of row; use {use}", file=file)
-    return [
-        tuple(
-            _convert(table, struct, file, f"{kind}[{index}] ({_title(table)})")
-            for index, table in enumerate(_tables(content, kind, file))
-        )
-        for kind, struct in kinds.items()
-    ]
-
-
-def _tables(content: dict[str, Any], kind: str, file: str) -> list[dict[str, Any]]:
-    tables = content.get(kind, [])
-    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
-        return tables
-    raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
-
-
-def _title(table: dict[str, Any]) -> str:
-    return "/".join(str(table[key]) for key in ("provider", "wire", "surface") if key in table)
-
-
-def _convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> T:
-    try:
-        # TOML has dates; a quoted one is a mistake.
-        return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.time, Decimal))
-    except msgspec.ValidationError as error:
-        message = f"{field}: {error}" if field else str(error)
-        raise InvalidCatalog(message, file=file, row=row) from error
 
 
 class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -149,8 +104,8 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for key, value in self.stated.items():
             if key not in fields:
                 raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
-            figure = _as_figure(value, self.provenance)
-            figures[key] = _convert(figure, fields[key].type, self.file, self.name, key)
+            figure = as_figure(value, self.provenance)
+            figures[key] = convert(figure, fields[key].type, self.file, self.name, key)
         return figures
 
 
@@ -160,7 +115,7 @@ def decode_rows(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     named = content.pop("providers", [])
     if "provider" in content:
         named = [content.pop("provider")] if isinstance(content["provider"], str) else []
-    providers = _convert(named, tuple[str, ...], file, "", "providers")
+    providers = convert(named, tuple[str, ...], file, "", "providers")
     if not providers or not all(providers):
         raise InvalidCatalog('a file starts with provider = "…"', file=file)
     return _rows(content, providers, file)
@@ -177,7 +132,7 @@ def _rows(content: dict[str, Any], providers: tuple[str, ...], file: str) -> tup
     return tuple(
         row
         for kind in _STRUCTS
-        for index, table in enumerate(_tables(content, kind, file))
+        for index, table in enumerate(tables_of(content, kind, file))
         for row in _row(table, kind, providers, file, f"{kind}[{index}]")
     )
 
@@ -191,7 +146,7 @@ def _row(
     if len(providers) > 1:
         names["providers"] = ()
     for key in tuple(names):
-        values = names[key] = _convert(table.get(key, []), tuple[str, ...], file, name, key)
+        values = names[key] = convert(table.get(key, []), tuple[str, ...], file, name, key)
         if key in table and not values:
             raise InvalidCatalog(f"{key} is empty; leave it out", file=file, row=name)
         if key == "models" and values:
@@ -218,45 +173,22 @@ def _row(
     ]
 
 
-def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
-    """A plain value as a figure of the row's source and date; a table of figures one by one."""
-    if not isinstance(value, dict):
-        return {"value": value, **provenance}
-    if "value" not in value:
-        return {key: _as_figure(item, provenance) for key, item in value.items()}
-    return value if "source" in value else {**provenance, **value}
-
-
-def _selected(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
-    """What a row states of a field that is a stand-in, or that is not; None if nothing is."""
-    if isinstance(value, dict) and "value" not in value:
-        kept = {key: _selected(item, provenance, stand_ins) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None} or None
-    figure = _as_figure(value, provenance)
-    return figure if figure.get("verified", True) != stand_ins else None
-
-
 def _part(row: CatalogRow, *, stand_ins: bool) -> CatalogRow:
     """A row with only its stand-ins, or with all but them."""
     parts = {
-        field: _selected(value, row.provenance, stand_ins) for field, value in row.stated.items()
+        field: selected_part(value, row.provenance, stand_ins)
+        for field, value in row.stated.items()
     }
     stated = {field: part for field, part in parts.items() if part is not None}
     return msgspec.structs.replace(row, stated=stated, without=row.without if stand_ins else ())
 
 
-def _derived(value: Any, row: CatalogRow) -> Any:
-    if isinstance(value, dict) and "value" not in value:
-        return {key: _derived(item, row) for key, item in value.items()}
-    figure = _as_figure(value, row.provenance)
-    source = f"derived: {row.file}: {figure.get('source', '')}"
-    return {**figure, "source": source, "verified": False}
-
-
 def _for_gateway(row: CatalogRow, left_out: tuple[str, ...]) -> CatalogRow:
     """A row of the provider that serves a gateway's model, as a layer of the gateway."""
     stated = {
-        field: _derived(value, row) for field, value in row.stated.items() if field not in left_out
+        field: derived(value, row.provenance, row.file)
+        for field, value in row.stated.items()
+        if field not in left_out
     }
     return msgspec.structs.replace(row, models=(), stated=stated)
 
@@ -308,7 +240,7 @@ class ProviderEntries:
         return self._entry("", None)
 
     def find(self, model: str) -> ModelEntry:
-        """The entry of a model; its profile is not `known` where no row names the model."""
+        """The entry of a model; its profile is not `known` if no row names the model."""
         return self._entry(self._id(model), self._vendor(model))
 
     def row_of(self, model: str, figure: str, wire: str | None) -> str:
@@ -349,7 +281,7 @@ class ProviderEntries:
 
     def spelled(self, model: str) -> str:
         """The known model that another provider's spelling stands for; empty if there is none."""
-        alike = match(_spelling(model), self._spellings)
+        alike = match(spelling(model), self._spellings)
         return match(model, self.ids) or self._spellings.get(alike or "", "")
 
     @functools.cached_property
@@ -358,7 +290,7 @@ class ProviderEntries:
 
     @functools.cached_property
     def _spellings(self) -> dict[str, str]:
-        return {_spelling(id): id for id in self.ids}
+        return {spelling(id): id for id in self.ids}
 
     def _layers(self, id: str, served: tuple[str, str] | None) -> list[CatalogRow]:
         """The rows that apply to a model, lowest first."""
@@ -420,14 +352,9 @@ def match(model: str, known: Container[str]) -> str | None:
     return undated if undated in known else None
 
 
-def _spelling(model: str) -> str:
-    """A name in the form in which gateways and makers write it alike."""
-    return re.sub(r"[._]", "-", model.lower())
-
-
 def _keep_prices(figures: dict[str, Any], own: dict[str, Any]) -> None:
     """A gateway bills writes as it does, however long the provider behind it keeps them: at its
-    highest price where it states none for the TTL."""
+    highest price if it states none for the TTL."""
     prices = own.get("write_price", {})
     dearest = max(prices.values(), key=lambda price: price.value, default=None)
     kept = {ttl: prices.get(ttl, dearest) for ttl in figures["ttls"].value}

@@ -1,12 +1,16 @@
-"""Figures with their sources, and model profiles."""
+"""Figures with their sources, model profiles, and TOML files decoded as structs."""
 
 # No postponed annotations: msgspec would evaluate them anew for every kind of figure, which took a
 # third of the time of the catalog's first lookup.
 
 import datetime
-from typing import Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
+
+from anaphora.errors import InvalidCatalog
 
 T = TypeVar("T")
 
@@ -133,7 +137,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_tokens_field: Figure[MaxTokensField] | None = None
     system_role: Figure[SystemRole] | None = None
     system_roles: Figure[tuple[SystemRole, ...]] | None = None
-    """The roles that system messages may have; None: `system`, and `developer` where it is the
+    """The roles that system messages may have; None: `system`, and `developer` if it is the
     `system_role`."""
     system_slot: Figure[SystemSlot] | None = None
     reasoning_field: Figure[str] | None = None
@@ -149,7 +153,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Features that an API version refuses, by version."""
 
     def can(self, capability: Capability) -> bool:
-        """Whether the capability is known; false also where no source lists any."""
+        """Whether the capability is known; false also if no source lists any."""
         return self.capabilities is not None and capability in self.capabilities.value
 
     def refuses(self, feature: Feature, *, api_version: str | None = None) -> bool:
@@ -160,3 +164,78 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             api_version = self.api_version.value
         by_version = self.version_refusals.get(api_version or "")
         return by_version is not None and feature in by_version.value
+
+
+# ── TOML files ───────────────────────────────────────────────────────────────────────────────────
+
+
+def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
+
+
+def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
+    """The rows of a file as structs, for each kind; other content raises."""
+    if others := content.keys() - kinds:
+        use = " or ".join(f"[[{kind}]]" for kind in kinds)
+        raise InvalidCatalog(f"{min(others)!r} is not a kind of row; use {use}", file=file)
+    return [
+        tuple(
+            convert(table, struct, file, f"{kind}[{index}] ({_title(table)})")
+            for index, table in enumerate(tables_of(content, kind, file))
+        )
+        for kind, struct in kinds.items()
+    ]
+
+
+def tables_of(content: dict[str, Any], kind: str, file: str) -> list[dict[str, Any]]:
+    tables = content.get(kind, [])
+    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
+        return tables
+    raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
+
+
+def _title(table: dict[str, Any]) -> str:
+    return "/".join(str(table[key]) for key in ("provider", "wire", "surface") if key in table)
+
+
+def convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> T:
+    try:
+        # TOML has dates; a quoted one is a mistake.
+        return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.time, Decimal))
+    except msgspec.ValidationError as error:
+        message = f"{field}: {error}" if field else str(error)
+        raise InvalidCatalog(message, file=file, row=row) from error
+
+
+# ── Figures as they are written ──────────────────────────────────────────────────────────────────
+
+
+def as_figure(value: Any, provenance: dict[str, Any]) -> Any:
+    """A plain value as a figure of the row's source and date; a table of figures one by one."""
+    if not isinstance(value, dict):
+        return {"value": value, **provenance}
+    if "value" not in value:
+        return {key: as_figure(item, provenance) for key, item in value.items()}
+    return value if "source" in value else {**provenance, **value}
+
+
+def selected_part(value: Any, provenance: dict[str, Any], stand_ins: bool) -> Any:
+    """The part of a row's field that is a stand-in, or that is not; None if there is none."""
+    if isinstance(value, dict) and "value" not in value:
+        kept = {key: selected_part(item, provenance, stand_ins) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None} or None
+    figure = as_figure(value, provenance)
+    return figure if figure.get("verified", True) != stand_ins else None
+
+
+def derived(value: Any, provenance: dict[str, Any], file: str) -> Any:
+    """A figure as a stand-in that is derived from another provider's file."""
+    if isinstance(value, dict) and "value" not in value:
+        return {key: derived(item, provenance, file) for key, item in value.items()}
+    figure = as_figure(value, provenance)
+    return {**figure, "source": f"derived: {file}: {figure.get('source', '')}", "verified": False}

@@ -241,7 +241,7 @@ def _read_key(name: str) -> Secret:
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--json", "as_json", is_flag=True, help="Print what was created as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the created files as JSON.")
 def init(folder: Path, as_json: bool) -> None:
     """Create the home folder of a daemon.
 

@@ -14,7 +14,6 @@ import msgspec
 from blake3 import blake3
 
 from anaphora import AsyncClient, Response, RunResult, errors
-from anaphora.cache.verdict import format_usd
 from anaphora.client.choice import UnknownModelWarning, unknown_model
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
@@ -35,7 +34,7 @@ from anaphora.values import (
     ToolResult,
     to_json,
 )
-from anaphora.wording import counted, visible
+from anaphora.wording import counted, format_usd, visible
 
 from .ask_files import ConversationSettings, LastCall, StoredConversation, StoredLine
 from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop
@@ -270,7 +269,7 @@ class AskChat:
             self._printer.warn(f"not stored: {problem}")
 
     def _introduce(self) -> None:
-        """Print what is known before the call."""
+        """Print notes before the call: the provider, the key, unknown models."""
         choice, stored, note = self._choice, self._stored, self._printer.note
         if stored is not None and stored.torn:
             note(f"note: the last line of {stored.path} is incomplete and is left out")

@@ -83,7 +83,7 @@ class LastCall(Value, frozen=True, kw_only=True):
             usage=self.usage,
         )
         given = msgspec.structs.asdict(self.params)
-        # What a configuration fills in when it is None.
+        # A configuration fills in these if they are None.
         unset = {name for name in ("max_tokens", "temperature") if given[name] is None}
         params = {name: given[name] for name in given if name not in {"stream", *unset}}
         session.recall(

@@ -16,11 +16,10 @@ import msgspec
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import move_log
+from anaphora.audit.moving import move_log
 from anaphora.audit.pruning import prune as prune_log
 from anaphora.audit.reading import (
     CallFilter,
-    VerifiedChains,
     calls,
     open_log,
     rows,
@@ -121,10 +120,14 @@ def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_js
         stop(code)
     if update and anchor is not None:
         update_anchor(anchor, verified)
-    found = verified.chains if isinstance(verified, VerifiedChains) else (verified,)
+    in_folder = verified.signed_anchors is None
+    found = (verified,) if in_folder else verified.chains
     has_macs = any(one.signed_since is not None for one in found)
     checks = "chain and MACs" if has_macs else "chain"
     value = {"ok": True, "checked": checks, **msgspec.structs.asdict(verified)}
+    if in_folder:
+        for name in ("chains", "signed_anchors", "unsigned_anchors"):
+            del value[name]
     print_report(value, verified_lines(verified), as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.reading import VerifiedChains, VerifiedLog
+from anaphora.audit.reading import VerifiedLog
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
@@ -34,8 +34,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
-    if isinstance(verified, VerifiedChains):
-        yield from _chain_lines(verified)
+    if verified.signed_anchors is not None:
+        yield from _chain_lines(verified, verified.signed_anchors)
         return
     found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
     yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
@@ -54,7 +54,7 @@ def verified_lines(verified: VerifiedLog) -> Iterator[Line]:
         yield "  a process is writing this log", "dim"
 
 
-def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
+def _chain_lines(verified: VerifiedLog, signed_anchors: int) -> Iterator[Line]:
     count = len(verified.chains)
     found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
     yield f"✓ {verified.log}: {found}: all are whole", "bold"
@@ -66,7 +66,7 @@ def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
             since = "chain only" if one.signed_since is None else f"{one.signed_since:,}"
             rows.add_row(str(one.chain), *cells, since)
         yield rows
-    anchors = verified.signed_anchors + verified.unsigned_anchors
+    anchors = signed_anchors + verified.unsigned_anchors
     yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
     if verified.unsigned_anchors:
         other = counted(verified.unsigned_anchors, "anchor")

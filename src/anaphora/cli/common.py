@@ -1,4 +1,4 @@
-"""What commands share: the group they belong to, exit codes, files, JSON output."""
+"""Shared by all commands: the group, exit codes, files, JSON output."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ _MODULES = {
     "init": "apps",
     "record": "replay",
     "roundtrip": "translate",
+    "rpc": "daemon_connection",
     "secrets": "apps",
     "wires": "models",
 }
@@ -208,7 +209,7 @@ class MissingPackage(click.ClickException):
 
 
 def require(feature: str, *packages: str, extra: str = "emulator") -> None:
-    """Stop with the command that installs what is missing."""
+    """Stop with the command that installs a missing package."""
     from importlib.util import find_spec
 
     for package in packages:

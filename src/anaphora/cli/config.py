@@ -22,7 +22,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
-    from anaphora.client.config.resolve import ResolvedProvider
+    from anaphora.client.config.secrets import ResolvedProvider
     from anaphora.errors import MissingSecret
 
     from .terminal import Line

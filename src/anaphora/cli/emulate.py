@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -112,10 +113,11 @@ def demo(as_json: bool, providers: str, no_engine: bool) -> None:
     every = play.STORY.stops
     wanted = selected(providers, (stop.provider for stop in every))
     stops = tuple(stop for stop in every if not wanted or stop.provider in wanted)
-    display = play.Display() if as_json else _tour("show").TerminalDisplay()
-    report = play.play(stops, display, llama=not no_engine)
     if as_json:
-        print_json(report)
+        print_json(play.play(stops, llama=not no_engine))
+        return
+    with contextlib.closing(_tour("show").TerminalDisplay()) as display:
+        play.play(stops, display.show, llama=not no_engine)
 
 
 def _tour(name: str) -> ModuleType:

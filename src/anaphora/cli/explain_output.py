@@ -12,9 +12,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.learned_steps import LearnedRow
 from anaphora.cache.verdict import Verdict
-from anaphora.cache.verdict.causes import format_duration
-from anaphora.cache.verdict.values import format_loss
-from anaphora.wording import counted
+from anaphora.wording import counted, format_duration, format_loss
 
 from .log_files import unpriced_note
 from .terminal import RESULT_COLOURS, Line, detail_lines, learned_lines
@@ -62,7 +60,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
     learned: tuple[LearnedRow, ...] = ()
-    """Where the bills contradict the catalog."""
+    """Rows of the catalog that the bills contradict."""
 
 
 def page_lines(explained: Explanation, *, everything: bool) -> Iterator[Line]:

@@ -50,7 +50,7 @@ def command() -> None:
 @home_option
 @json_option
 def check(app: str, home: Path, as_json: bool) -> None:
-    """Explain the permissions of APP, its spend, and what is missing.
+    """Explain the permissions of APP, its spend, and missing settings.
 
     Exit code 1 when the app can make no calls, 2 when a file is invalid: the message names the
     line, and a running daemon keeps its previous settings.

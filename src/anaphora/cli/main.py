@@ -89,7 +89,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """A closed stream takes what is printed; one that cannot show ✓ shows ? instead."""
+    """Output to a closed stream is dropped; a stream without ✓ shows ? instead."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -12,7 +12,6 @@ from typing import Any, Protocol, get_args
 import click
 import msgspec
 
-from anaphora.cache.verdict.values import format_usd
 from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.resolve import resolve_each
@@ -22,13 +21,13 @@ from anaphora.client.fan_out import (
     FanOutProgress,
     FanOutResult,
     FanOutSettings,
-    MappedCall,
 )
 from anaphora.client.fan_out.kept import state_path
 from anaphora.client.fan_out.values import split_options
+from anaphora.client.oneshot import OneShot
 from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .common import (
     EXISTING_FILE,
@@ -242,16 +241,16 @@ def _client(config: AskConfig) -> AsyncClient:
 
 def _prepare(
     options: _Options, client: AsyncClient, lines: list[MapLine]
-) -> tuple[list[MappedCall], list[dict[str, object]], list[MapLine]]:
+) -> tuple[list[OneShot], list[dict[str, object]], list[MapLine]]:
     """The calls, the first fields of their results, and the invalid lines."""
     output = None if options.schema is None else read_schema(options.schema)
-    calls, labels, invalid = list[MappedCall](), list[dict[str, object]](), list[MapLine]()
+    calls, labels, invalid = list[OneShot](), list[dict[str, object]](), list[MapLine]()
     for line in lines:
         if line.call is None:
             invalid.append(line)
             continue
         try:
-            call = client.mapped_call(line.call, options.provider, output=output)
+            call = client.single_call(line.call, options.provider, output=output)
             call.render()
         except AnaphoraError as problem:
             invalid.append(msgspec.structs.replace(line, problem=str(problem)))
@@ -332,7 +331,7 @@ def _report_invalid(options: _Options, invalid: list[MapLine]) -> None:
 def _print_interrupted(options: _Options, progress: FanOutProgress) -> None:
     print_error_line(
         f"anaphora: {progress.done:,} of {progress.total:,} done ({_figures(progress)});"
-        f" the same command goes on from {options.place}"
+        f" the same command continues from {options.place}"
     )
 
 

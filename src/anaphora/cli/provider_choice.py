@@ -1,4 +1,4 @@
-"""What `anaphora ask` and `map` share: the configuration, and the choice of provider and model."""
+"""Shared by `anaphora ask` and `map`: the configuration, and the choice of provider and model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from anaphora.client.config.environment import (
     default_rows,
     some_variables,
 )
-from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
+from anaphora.client.config.resolve import check, resolve_each
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidConfig, InvalidJson, InvalidRequest, MissingSecret
 from anaphora.values.codec import loads
@@ -48,7 +49,7 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str] | None = None
     """None: the process's own."""
     environment: Environment | None = None
-    """Where the providers come from without a file; the chosen one is printed."""
+    """Source of the providers without a file; the chosen one is printed."""
     emulated: bool = False
 
     @property

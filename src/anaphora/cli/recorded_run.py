@@ -1,4 +1,4 @@
-"""What `anaphora record`, `replay` and `watch` share: the proxy's routes, a command on the upstream
+"""Shared by `anaphora record`, `replay` and `watch`: the proxy's routes, a command on the upstream
 of recordings, and its report."""
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def run_recorded(
     as_json: bool = False,
     prepare: Callable[[Mapping[str, str], Sequence[str]], dict[str, str]] | None = None,
 ) -> None:
-    """Run the command, report what was recorded and replayed, and exit with its code. `player` is
-    made of the secrets of the environment, once the command was found; `prepare` changes its
+    """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
+    the secrets of the environment, once the command was found; `prepare` changes its
     environment."""
     require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
@@ -166,7 +166,7 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def report_recorded(player: Player, *, as_json: bool) -> bool:
-    """Print what the player did, on standard error; whether a call was missed or not written."""
+    """Print the player's report to standard error. True if a call was missed or not written."""
     report = player.report
     if as_json:
         import msgspec

@@ -17,8 +17,8 @@ from anaphora.replay.fixture import Fixture
 from anaphora.replay.index import RULES, SIGNATURE, FixtureEntry
 from anaphora.replay.integrity import CheckedFolder, check_folder, rules_hash
 from anaphora.replay.rules import ReplaySettings
-from anaphora.replay.signing import IndexState, SigningKey, public_key, signer_of
-from anaphora.replay.store import FixtureStore, sign_folder
+from anaphora.replay.signing import IndexState, SigningKey, public_key, sign_folder, signer_of
+from anaphora.replay.store import FixtureStore
 from anaphora.wording import counted
 
 from .common import FOUND, MISMATCH, print_json, report_problems, stop

@@ -9,23 +9,17 @@ from decimal import Decimal
 from pathlib import Path
 
 import click
-import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.log_lines import FoundTrace, Problem
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import CAUSE_TEXTS, Predicted
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_calls
-from anaphora.cache.learned_steps import LearnedRow
-from anaphora.cache.read_history import ReadClass
 from anaphora.cache.simulator.chances import (
-    CallChance,
     CostRange,
-    ExpectedUsage,
     SimulatedCall,
     expected_usage,
 )
-from anaphora.cache.simulator.outcome import Span
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
@@ -36,7 +30,6 @@ from .common import report_problems
 from .explain import verdicts_of_requests
 from .log_files import (
     LogFormat,
-    SkippedInput,
     gather,
     problems_of,
     refuse,
@@ -44,99 +37,9 @@ from .log_files import (
     stop_for,
 )
 from .parameters import ModelName, ProviderName, log_format_option
-from .simulate_output import draw, page_lines
+from .simulate_chart import draw
+from .simulate_output import CallRow, SimulatedTotals, SimulationReport, TokenCost, page_lines
 from .terminal import print_report, tracked
-
-
-class TokenCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens and cost of one call, or of many."""
-
-    read: int
-    written: int
-    uncached: int
-    output: int | None = None
-    cost_usd: Decimal | None = None
-
-    @property
-    def input(self) -> int:
-        return self.read + self.written + self.uncached
-
-
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One call."""
-
-    conversation: str
-    place: str
-    call: int
-    provider: str
-    model: str
-    at: float | None
-    gap: float | None
-    in_loop: bool
-    pair: bool
-    """There is a bill, and an earlier billed call that cached something."""
-    predicted: TokenCost
-    billed: TokenCost | None
-    without_cache: Decimal | None
-    """Cost of the same call without a cache."""
-    original_cost_usd: Decimal | None
-    """The bill of the recorded call, when it is simulated on another model."""
-    exact: bool | None
-    expected: ReadClass | None
-    happened: ReadClass | None
-    cause: str | None
-    because: str
-    spans: tuple[Span, ...]
-    chances: tuple[CallChance, ...] = ()
-    """Other possible outcomes, if the provider misses at random."""
-    expected_usage: ExpectedUsage
-    """All of its outcomes by their shares."""
-    verdict: Verdict | None = None
-    """As `anaphora explain` gives it; None without a bill and with `--as`."""
-    range_usd: CostRange | None = None
-    """Nine bills in ten are inside, by the errors of earlier predictions; None before there are
-    enough of those."""
-
-
-class SimulatedTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums of a conversation, or of all."""
-
-    conversation: str
-    provider: str
-    model: str
-    calls: int
-    billed_calls: int
-    exact: int
-    pairs: int
-    right: int
-    """Pairs whose hit, partial or miss was predicted."""
-    predicted: TokenCost
-    expected_usage: ExpectedUsage
-    """Expected sums if providers miss at random, with their range."""
-    range_usd: CostRange | None
-    """The range of the bill, by the errors of earlier predictions; calls without one count as
-    they are predicted."""
-    billed: TokenCost | None
-    without_cache: Decimal | None
-    original_cost_usd: Decimal | None
-
-
-class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
-    elsewhere: str | None
-    """The provider and model of `--as`."""
-    rows: tuple[CallRow, ...]
-    conversations: tuple[SimulatedTotals, ...]
-    total: SimulatedTotals
-    causes: dict[str, int]
-    skipped: tuple[SkippedInput, ...]
-    not_compared: tuple[SkippedInput, ...]
-    """Valid input without a bill to compare with."""
-    notices: tuple[SkippedInput, ...]
-    """What to know about the input, such as a model without rows of its own."""
-    unpriced: tuple[str, ...] = ()
-    """Models without a known price."""
-    learned: tuple[LearnedRow, ...] = ()
-    """Where the bills contradict the catalog."""
 
 
 @click.command()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted, visible_json
 
 from .audit_report import cost, share

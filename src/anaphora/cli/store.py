@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -77,14 +77,7 @@ def check(home: Path, as_json: bool) -> None:
 
     Exit code 1 when something is wrong.
     """
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        report = upkeep.check(opened.store)
-    else:
-        from anaphora.daemon.store.postgres import upkeep as postgres
-
-        report = asyncio.run(postgres.check(address))
+    report = _run(home, "check")
     print_report(
         {"ok": not report.problems, **msgspec.structs.asdict(report)},
         _report_lines(report),
@@ -92,6 +85,17 @@ def check(home: Path, as_json: bool) -> None:
     )
     if report.problems:
         stop(FOUND)
+
+
+def _run(home: Path, name: str, **options: Any) -> Any:
+    """The result of an `upkeep` function, for a store in SQLite or PostgreSQL."""
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        return getattr(upkeep, name)(opened.store, **options)
+    from anaphora.daemon.store.postgres import upkeep as postgres
+
+    return asyncio.run(getattr(postgres, name)(address, **options))
 
 
 def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
@@ -129,14 +133,7 @@ def prune(keep_days: float, home: Path, as_json: bool) -> None:
 
     The audit log has a command of its own: `anaphora audit prune`.
     """
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        done = upkeep.prune(opened.store, keep_days=keep_days)
-    else:
-        from anaphora.daemon.store.postgres import upkeep as postgres
-
-        done = asyncio.run(postgres.prune(address, keep_days=keep_days))
+    done = _run(home, "prune", keep_days=keep_days)
     count = counted(done.entries, "entry", "entries")
     text = f"{done.store}: {count} before {done.until} deleted"
     print_report(msgspec.structs.asdict(done), [text], as_json=as_json)
@@ -151,14 +148,7 @@ def migrate(home: Path, as_json: bool) -> None:
     A daemon does this at start as well. If it fails, nothing is changed. In PostgreSQL, nodes of
     the previous version can run during and after the migration.
     """
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        done = upkeep.migrate(opened.store)
-    else:
-        from anaphora.daemon.store.postgres import upkeep as postgres
-
-        done = asyncio.run(postgres.migrate(address))
+    done = _run(home, "migrate")
     text = (
         f"schema_version {done.after} already"
         if done.before == done.after
@@ -177,14 +167,7 @@ def reset_clock(home: Path, as_json: bool) -> None:
     clock was in the future, all calls are charged to that later day. This command ends that: today
     starts with today's spend, and the later day will start with the amounts charged to it.
     """
-    opened = open_home(home)
-    address = store_address_of(opened)
-    if address is None:
-        done = upkeep.reset_clock(opened.store)
-    else:
-        from anaphora.daemon.store.postgres import upkeep as postgres
-
-        done = asyncio.run(postgres.reset_clock(address))
+    done = _run(home, "reset_clock")
     text = (
         "the clock was never ahead"
         if done.before == done.after

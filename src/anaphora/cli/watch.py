@@ -26,6 +26,7 @@ from .recorded_run import (
     secrets_of,
     upstream_option,
 )
+from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
     from anaphora.proxy.forward import Forwarding
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from anaphora.proxy.server import Proxy
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
-
-    from .watch_output import WatchOutput
 
 #: The port without a command: variables that were exported stay valid for the next run.
 _PORT = 8788
@@ -83,7 +82,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
-    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    --place asks for cache markers. Each call is one line: the tokens read from the cache, the
     cost, and if a cached prefix broke, the field, the text before and after, and the price. A
     summary follows when the command ends.
 
@@ -128,8 +127,6 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     from anaphora.proxy.server import running
     from anaphora.traffic.judging import Judge
     from anaphora.traffic.placing import Placer
-
-    from .watch_output import announce
 
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
@@ -184,8 +181,6 @@ def _output(
     without a command to standard output."""
     from anaphora.proxy.programs import owns_terminal
 
-    from .watch_output import WatchOutput, announce, default_log, opened_log
-
     lines: IO[str] = sys.stderr if words else sys.stdout
     name = "standard error" if words else "standard output"
     if log is None and words and _is_terminal():
@@ -201,8 +196,6 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
         return
     from anaphora.audit.log import AuditLog
     from anaphora.proxy.auditing import ProxyAudit
-
-    from .watch_output import announce
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
@@ -220,15 +213,11 @@ def _recorded(folder: Path | None) -> RecordedUpstream | None:
 def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
     from anaphora.proxy.page import watch_report
 
-    from .watch_output import announce
-
     html.write(watch_report(judge, calls, time.time()))
     announce(f"the report is in {html.path}; it holds excerpts of prompts")
 
 
 def _report_placed(placer: Placer) -> None:
-    from .watch_output import announce
-
     announce(f"markers were placed in {counted(placer.placed, 'request')}")
     for notice in placer.failures:
         announce(notice)
@@ -251,8 +240,6 @@ def _run(
     from anaphora.proxy import launch
     from anaphora.proxy.programs import refuse_loop
 
-    from .watch_output import announce
-
     with running as proxy:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, changed = redirected(proxy, forwarding, words)
@@ -273,8 +260,6 @@ def _serve(
 ) -> int:
     from anaphora.proxy.programs import exports, refuse_loop
     from anaphora.serving.server import serve
-
-    from .watch_output import announce, echo_exports
 
     def ready(proxy: Proxy) -> None:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))

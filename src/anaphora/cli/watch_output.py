@@ -16,12 +16,11 @@ from typing import IO, Any
 import click
 import msgspec
 
-from anaphora.cache.verdict import Verdict, format_usd
-from anaphora.cache.verdict.values import format_loss
+from anaphora.cache.verdict import Verdict
 from anaphora.errors import Io
 from anaphora.traffic.calls import CallKind
 from anaphora.traffic.sums import JudgedCall, WatchSummary
-from anaphora.wording import counted, visible_json
+from anaphora.wording import counted, format_loss, format_usd, visible_json
 
 from .common import report_problems, user_folder
 from .log_files import unpriced_note
@@ -185,7 +184,7 @@ def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     return fields | {"worst": [call.number for call in summary.worst]}
 
 
-# ── Where it goes ────────────────────────────────────────────────────────────────────────────────
+# ── Destination ──────────────────────────────────────────────────────────────────────────────────
 
 
 class WatchOutput:

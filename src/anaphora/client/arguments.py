@@ -18,7 +18,6 @@ from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.redaction import shown_value
 from anaphora.tools import ToolRegistry
 from anaphora.tools.functions import is_async
-from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -46,9 +45,9 @@ _TOOLS = get_args(AnyTool)
 _HISTORY = SegmentRole.CONVERSATION
 
 
-def watchers_of(watchers: object) -> Iterable[Any]:
+def watchers_of(watchers: object) -> list[Any]:
     if isinstance(watchers, Iterable) and not isinstance(watchers, str | bytes | Mapping):
-        return watchers
+        return [callback_of(each, f"watchers[{index}]") for index, each in enumerate(watchers)]
     name = getattr(watchers, "__name__", "…") if callable(watchers) else "…"
     raise InvalidRequest(
         f"must be a list of functions, not {type(watchers).__name__}; write watchers=[{name}]",
@@ -195,7 +194,7 @@ def with_leading_system(
 
 def listed_tools(tools: Tools | None) -> ToolSet:
     """The tools of a session with MCP servers, which list theirs later."""
-    registry, others = OrderedRegistry(), tuple[ProviderTool, ...]()
+    registry, others = ToolRegistry(keeps_order=True), tuple[ProviderTool, ...]()
     if isinstance(tools, ToolRegistry):
         registry.add_all(tools)
     elif tools is not None:
@@ -342,7 +341,7 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
 
 
 def check_results(messages: Sequence[Message]) -> None:
-    """Raises where a tool call has no result before the next message."""
+    """Raises if a tool call has no result before the next message."""
     open_calls: dict[str, ToolCall] = {}
     for message in messages:
         for part in message.parts:

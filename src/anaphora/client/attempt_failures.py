@@ -73,7 +73,7 @@ def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
 
 
 def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
-    """The error where a web page is the response: of a login, a portal or another server."""
+    """The error if a web page is the response: of a login, a portal or another server."""
     if not data[:200].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return None
     return Parse(f"the response is a web page; is the base_url of {endpoint.id} right?")
@@ -101,7 +101,7 @@ def event_error(event: ReplyFail) -> AnaphoraError:
 def stream_error(
     event: ReplyFail, endpoint: Endpoint, answer: HttpResponse, head: bytes | bytearray | None
 ) -> AnaphoraError:
-    """The same with the partial reply. `head`: the body, where no event has reached the caller."""
+    """The same with the partial reply. `head`: the body, if no event has reached the caller."""
     error = event_error(event)
     shorten(error)
     name_origin(error, endpoint.base_wire, endpoint.base_url)
@@ -166,7 +166,7 @@ class AttemptFailures(ABC):
     _answer: HttpResponse | None = None
     """The response to it,"""
     _reader: Reader | None = None
-    """and the reader of that, where it is a stream."""
+    """and the reader of that, if it is a stream."""
 
     @abstractmethod
     def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
@@ -209,7 +209,7 @@ class AttemptFailures(ABC):
         return step.hop
 
     def _time_over(self, partial: Reply | None = None) -> AnaphoraError:
-        """The error at the end of the call's time: `Throttled` where rate limits used it up."""
+        """The error at the end of the call's time: `Throttled` if rate limits used it up."""
         error: AnaphoraError = Timeout(round(self._timeout * 1000))
         error.partial = partial
         if self._queueing:

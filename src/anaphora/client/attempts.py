@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,24 +51,16 @@ class Attempts(AttemptFailures):
     _digest: blake3
     """Of the body so far."""
     data = b""
-    """The bytes that the events of `stream` came in, where the caller has none of them yet."""
+    """The bytes that the events of `stream` came in, if the caller has none of them yet."""
     _key = ""
     """The call's idempotency key: of all its attempts, and of no other call."""
 
-    def __init__(
-        self,
-        flight: InFlight,
-        caller: AttemptCaller,
-        *,
-        timeout: float,
-        on_wait: Callable[[float], None] | None = None,
-    ) -> None:
+    def __init__(self, flight: InFlight, caller: AttemptCaller, *, timeout: float) -> None:
         if timeout <= 0:
             raise Timeout(0)  # a request that is sent and not waited for is paid for
         self._flight = flight
         self._caller = caller
         self._timeout = timeout
-        self._on_wait = on_wait
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
         extend = caller.time_over if caller.guards else None
@@ -168,7 +160,7 @@ class Attempts(AttemptFailures):
     async def _next_events(
         self, pieces: AsyncIterator[bytes], reader: Reader
     ) -> tuple[bytes | None, list[Event]]:
-        """The next piece of a stream, and its events. Where the connection fails after the last
+        """The next piece of a stream, and its events. If the connection fails after the last
         event of the reply, these are the events that complete it."""
         failure: Transport | None = None
         try:
@@ -222,12 +214,14 @@ class Attempts(AttemptFailures):
             flight.prepared[index] = prepared
         return prepared
 
-    def _admission(self, target: Target, prepared: PreparedRequest) -> Admission:
+    def _admission(
+        self, target: Target, prepared: PreparedRequest
+    ) -> AbstractAsyncContextManager[Admission]:
         gate = target.gate
         # An earlier attempt may have learned of a limit.
         tokens = self._caller.count_tokens(target, prepared) if gate.counts_tokens else 0
         self._queueing = True
-        return self._caller.admission(target, tokens, self._until, self._on_wait)
+        return self._caller.admission(target, tokens, self._until)
 
     async def _send(
         self, target: Target, prepared: PreparedRequest, admission: Admission
@@ -245,7 +239,7 @@ class Attempts(AttemptFailures):
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         transport = target.endpoint.transport
         if self._caller.guards:
-            # Called before any of it is written: now, where the transport would not.
+            # Called before any of it is written: now, if the transport would not.
             if getattr(transport, "tells_writing", False):
                 outgoing = msgspec.structs.replace(outgoing, on_write=self._caller.sending)
             else:

@@ -1,4 +1,4 @@
-"""An event loop in a background thread, which the synchronous client makes its calls in."""
+"""An event loop in a background thread, and the calls that the synchronous client makes in it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,32 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+)
 from concurrent.futures import Future, wait
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from anaphora.errors import InvalidRequest, Transport
+from anaphora.values import Event, Notice, ToolResult
 
-from .pending import call_site, waiting_site
+from .pending import Pending, call_site, waiting_site
+from .response import Parsed, Response
+from .session import Run, RunResult
+from .turn import Turn
+
+if TYPE_CHECKING:
+    from .fan_out import FanOut, FanOutItem, FanOutProgress, FanOutResult  # noqa: F401
 
 T = TypeVar("T")
+Item = TypeVar("Item", covariant=True)  # noqa: PLC0105
+Result = TypeVar("Result", covariant=True)  # noqa: PLC0105
 
 
 class Background:
@@ -91,6 +107,16 @@ class Background:
                 yield event[0]
         finally:
             self._end(done, task)
+
+    def iterate_call(
+        self, call: Pending[Any], make: Callable[[], AsyncIterator[T]]
+    ) -> Generator[T, None, None]:
+        """As `iterate`; a call that is refused, as by a closed client, does not warn."""
+        try:
+            yield from self.iterate(make)
+        except InvalidRequest:
+            call.close()
+            raise
 
     async def iterate_from_loop(
         self, make: Callable[[], AsyncIterator[T]]
@@ -218,3 +244,126 @@ def _result(done: Future[T]) -> T:
     finally:
         # The error's traceback would keep this frame, and the frame the error.
         del done
+
+
+# ── Calls of the synchronous client ──────────────────────────────────────────────────────────────
+
+
+class SyncCall(Generic[Item, Result]):
+    """A call that is made when it is iterated over, or its result is requested; once."""
+
+    def __init__(self, background: Background, client: object, call: Pending[Result]) -> None:
+        """The `client` is kept until the call is over: it closes the loop when it is collected."""
+        self._background = background
+        self._client = client
+        self._call = call
+        call.made_by_sync_client(call_site())
+
+    def __iter__(self) -> Generator[Item, None, None]:
+        return self._background.iterate_call(self._call, self._call.__aiter__)
+
+    def _result(self) -> Result:
+        try:
+            return self._background.call(lambda: self._call)
+        except InvalidRequest:
+            self._call.close()  # refused, as by a closed client, but not forgotten
+            raise
+
+    def _text(self) -> SyncTextStream:
+        return SyncTextStream(self._background, self._client, self._call)
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._call)[1:]}"
+
+
+class SyncTurn(SyncCall[Event, Response[Parsed]], Generic[Parsed]):
+    """`Turn` without async."""
+
+    _call: Turn[Parsed]
+
+    def __enter__(self) -> Generator[Event, None, None]:
+        """The events; the call is cancelled when the block is left before their end."""
+        self._events = iter(self)
+        return self._events
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._events.close()
+
+    def result(self) -> Response[Parsed]:
+        """The whole response, as awaiting a `Turn` returns it."""
+        return self.response or self._result()
+
+    @property
+    def text(self) -> SyncTextStream:
+        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
+        return self._text()
+
+    @property
+    def response(self) -> Response[Parsed] | None:
+        return self._call.response
+
+
+class SyncRun(SyncCall[Event | ToolResult, RunResult[Parsed]], Generic[Parsed]):
+    """`Run` without async."""
+
+    _call: Run[Parsed]
+
+    def result(self) -> RunResult[Parsed]:
+        """The outcome, as awaiting a `Run` returns it."""
+        return self._call.result or self._result()
+
+    @property
+    def text(self) -> SyncTextStream:
+        """The pieces of text of all turns, as they come."""
+        return self._text()
+
+
+class SyncFanOut(SyncCall["FanOutItem[Parsed]", "FanOutResult[Parsed]"], Generic[Parsed]):
+    """`FanOut` without async."""
+
+    _call: FanOut[Parsed]
+
+    def result(self) -> FanOutResult[Parsed]:
+        """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
+        return self._call.result or self._result()
+
+    @property
+    def progress(self) -> FanOutProgress:
+        """How far it is; when it is over, the totals."""
+        return self._call.progress
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return self._call.notices
+
+
+class SyncTextStream(Iterator[str]):
+    """The text of a turn, or of all turns of a run, in pieces.
+
+    As a context manager it cancels the call when the block is left before its end.
+    """
+
+    def __init__(self, background: Background, client: object, call: Pending[Any]) -> None:
+        self._background = background
+        self._client = client
+        self._call = call
+        self._pieces: Generator[str, None, None] | None = None
+
+    def __next__(self) -> str:
+        if self._pieces is None:
+            stream = self._call.text
+            self._pieces = self._background.iterate_call(self._call, stream.__aiter__)
+        return next(self._pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._pieces is not None:
+            self._pieces.close()
+
+    def __repr__(self) -> str:
+        return "<SyncTextStream: iterate over it, or use result().text>"

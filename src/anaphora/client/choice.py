@@ -3,7 +3,7 @@
     client.complete("Hi", model="claude-sonnet-5-5")         the provider that is known to have it
     client.complete("Hi", model="openrouter/openai/o3")      `openai/o3` from openrouter
 
-A maker's own address is never asked for a model of another maker.
+A maker's own address never gets requests for models of another maker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anaphora.values import Notice
 from anaphora.yaml_values import nearest
 
 from .config.environment import Environment, advice, default_rows
-from .config.resolve import ResolvedProvider
+from .config.secrets import ResolvedProvider
 
 
 class UnknownModelWarning(UserWarning):
@@ -113,7 +113,7 @@ class ProviderChooser:
         return None
 
     def _possible(self, model: str | None) -> list[ResolvedProvider]:
-        """The providers that may be asked for a model."""
+        """The providers that may get calls of a model."""
         return [one for one in self._providers.values() if model is None or not refuses(one, model)]
 
     def _is_open_to(self, model: str) -> bool:
@@ -220,7 +220,7 @@ def has(one: ResolvedProvider, model: str) -> bool:
 
 
 def refuses(one: ResolvedProvider, model: str) -> str:
-    """Why a provider is not asked for a model; empty if it may be."""
+    """Why a provider gets no calls of a model; empty if it may."""
     known = one.provider.known_models
     if known:
         if model in known:
@@ -240,7 +240,7 @@ def refuses(one: ResolvedProvider, model: str) -> str:
 
 
 def checked_model(one: ResolvedProvider, model: object) -> str:
-    """The name of a model that the provider may be asked for."""
+    """The name of a model, checked for this provider."""
     if model is None:
         reason = f"no model is given for {one.id}; name one, or set `model` in llm.yaml"
     elif not isinstance(model, str):

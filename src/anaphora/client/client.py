@@ -9,56 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
-from weakref import WeakSet
-
-import msgspec
 
 from anaphora.cache.verdict.judgement import ComparedCalls
-from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
-from anaphora.tools.registry import OrderedRegistry
-from anaphora.values import Conversation, Event, Extras, Notice
-from anaphora.values.fields import frozen
+from anaphora.values import Event, Notice
 
 from .arguments import (
     audit_of,
     callback_of,
-    check_results,
     choice_of,
-    extras_of,
     flag_of,
-    history_of,
-    listed_tools,
     not_copyable,
-    prompt_from,
     prompts_of,
     seconds_of,
-    state_of,
-    tools_of,
     watchers_of,
-    with_leading_system,
     wrong_client,
 )
 from .choice import check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment
-from .config.resolve import ResolvedProvider, resolve
-from .content import Content, ToolSet, messages_of
-from .conversations import Conversations, id_of, store_of
-from .in_flight import TurnRequest
-from .mcp import ConfiguredServers, ServerSettings
+from .config.resolve import resolve
+from .config.secrets import ResolvedProvider
+from .content import Content
+from .conversations import Conversations
+from .mcp import ConfiguredServers
 from .observe import CallAudit, Watcher, Watchers
-from .oneshot import OneShot
+from .oneshot import OneShot, call_of
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,
     MAP_KEYWORDS,
-    PARAM_KEYWORDS,
     SESSION_KEYWORDS,
     CallOptions,
     ClientOptions,
@@ -67,47 +53,19 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
-from .parameters import with_params
 from .pool import ChosenTargets, ProviderPool, TargetChooser
 from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
-from .session.call_builder import CallBuilder, PromptSource
-from .session.compaction import compact_at_of
-from .session.handles import Handles
-from .session.history import SessionHistory
-from .session.keep_warm import CacheRefresher, keep_warm_of
-from .session.keeper import ConversationKeeper
-from .session.turn_prompt import prompt_of
-from .session.turns import SessionTurns
+from .session.opening import ClientSessions
 from .structured import Structured, output_of
 from .target import Target
 from .transport import HttpTransport
 from .turn import Turn
 
 if TYPE_CHECKING:
-    from .fan_out import FanOut, MappedCall
+    from .fan_out import FanOut
     from .fan_out.gate import CallGate
-    from .mcp.servers import SessionServers
-
-#: Seconds that closing waits for providers to delete handles.
-_RELEASE_TIMEOUT = 5.0
-
-#: Where a call holds what a keyword of `send` stands for.
-_PLACES_IN_CALL = {
-    "system": "ir.system_text or ir.system_blocks",
-    "tools": "tools",
-    "cache": "ir.cache",
-    "extras": "extras",
-}
-
-#: Where a prompt holds what a keyword of a session stands for.
-_PLACES_IN_PROMPT = {
-    "system": "system_text or system_blocks",
-    "messages": "a conversation segment (or turns)",
-    "state": "a volatile tail segment (or state_turn)",
-    "cache": "cache",
-}
 
 
 class AsyncClient:
@@ -135,25 +93,11 @@ class AsyncClient:
             raise wrong_client(type(self).__name__, providers)
         self._pool = ProviderPool(dict(providers), dict(routes or {}), transport=transport)
         self._chooser = TargetChooser(self._pool)
-        checked = (
-            callback_of(watcher, f"watchers[{index}]")
-            for index, watcher in enumerate(watchers_of(watchers))
-        )
-        self._watchers = Watchers(checked, audit_of(audit))
+        self._watchers = Watchers(watchers_of(watchers), audit_of(audit))
         self._on_wait = callback_of(on_wait, "on_wait")
         self._closed = False
-        self._holders: set[Handles] = set()
-        """All handles that providers hold for conversations, also for those that were dropped."""
-        self._refreshers: WeakSet[CacheRefresher] = WeakSet()
-        self._mcp = ConfiguredServers()
-        self._servers: WeakSet[SessionServers] = WeakSet()
-        """MCP servers of all sessions, to be closed."""
-        self._compared: ComparedCalls | None = None
-        self._call_gate: CallGate | None = None
-        self._store = store_of(conversations)
-        self._store_ends = conversations is None
-        """Stored conversations end with this client, and so do their handles."""
-        self._process = uuid.uuid4().hex
+        self._sessions = ClientSessions(self._watchers, self._on_wait, conversations)
+        self._compared = ComparedCalls()
 
     def __reduce__(self) -> NoReturn:
         raise not_copyable(self)
@@ -170,18 +114,9 @@ class AsyncClient:
         """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
         missing secrets included."""
         check_keywords(options, CLIENT_KEYWORDS)
-        if isinstance(source, ClientConfig):
-            config = source
-        elif isinstance(source, Mapping):
-            config = ClientConfig.from_mapping(source)
-        elif isinstance(source, str | Path):
-            config = ClientConfig.read(source)
-        else:
-            raise InvalidConfig(
-                f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
-            )
+        config = ClientConfig.of(source)
         client = cls(resolve(config, environ=environ), config.routes, **options)
-        client._mcp = ConfiguredServers.of(config, environ)
+        client._sessions.mcp = ConfiguredServers.of(config, environ)
         return client
 
     @classmethod
@@ -221,15 +156,8 @@ class AsyncClient:
         self._pool.forget()
 
     async def _close(self) -> None:
-        for refresher in list(self._refreshers):
-            await refresher.close()
-        for servers in list(self._servers):
-            await servers.close()
         try:
-            async with asyncio.timeout(_RELEASE_TIMEOUT):
-                await asyncio.gather(*(handles.release() for handles in list(self._holders)))
-        except TimeoutError:
-            pass  # handles expire by themselves
+            await self._sessions.close()
         finally:
             await self._pool.close()
 
@@ -239,16 +167,7 @@ class AsyncClient:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> Turn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> Turn[Output]: ...
     @overload
@@ -279,17 +198,8 @@ class AsyncClient:
         """
         if options:
             check_keywords(options, CALL_KEYWORDS)
-        call, targets = self._routed(content, provider, options)
-        form = None if output is None else output_of(output)
-        once = OneShot(
-            call,
-            targets,
-            on_wait=self._on_wait,
-            watchers=self._watchers,
-            compared=self._compared_calls(options),
-        )
-        timeout = seconds_of(options.get("timeout"), "timeout")
-        return Turn(once, TurnRequest(output=form, timeout=timeout))
+        once = self.single_call(content, provider, output=output, **options)
+        return Turn(once, once.request)
 
     @overload
     async def complete(
@@ -346,16 +256,7 @@ class AsyncClient:
         prompts: Iterable[Call | Content],
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[MapOptions],
-    ) -> FanOut[None]: ...
-    @overload
-    def map(
-        self,
-        prompts: Iterable[Call | Content],
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[MapOptions],
     ) -> FanOut[Output]: ...
     @overload
@@ -390,53 +291,46 @@ class AsyncClient:
             check_keywords(options, MAP_KEYWORDS)
         settings, on_progress, call_options = split_options(options)
         form = None if output is None else output_of(output)
-        calls: list[MappedCall] = []
+        calls: list[OneShot] = []
         for index, prompt in enumerate(prompts_of(prompts)):
             try:
-                calls.append(self.mapped_call(prompt, provider, output=form, **call_options))
+                calls.append(self.single_call(prompt, provider, output=form, **call_options))
             except InvalidRequest as problem:
                 raise problem.within(f"prompts[{index}]") from None
         return FanOut(calls, settings, on_progress)
 
-    def mapped_call(
+    def single_call(
         self,
         prompt: Call | Content,
         provider: str | None = None,
         *,
-        output: Structured[Any] | None = None,
+        output: object = None,
         **options: Unpack[CallOptions],
-    ) -> MappedCall:
-        """One call of a `FanOut`; the keywords are those of `send`."""
-        from .fan_out import MappedCall
-
+    ) -> OneShot:
+        """A call that is not sent yet; the keywords are those of `send`."""
         call, targets = self._routed(prompt, provider, options)
-        return MappedCall(
+        return OneShot(
             call,
             targets,
             on_wait=self._on_wait,
             watchers=self._watchers,
             compared=self._compared_calls(options),
-            output=output,
+            output=None if output is None else output_of(output),
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
 
-    @property
+    @cached_property
     def call_gate(self) -> CallGate:
         """For calls that a framework makes one by one and concurrently. Used from the event loop of
         this client."""
-        if self._call_gate is None:
-            from .fan_out.gate import CallGate
+        from .fan_out.gate import CallGate
 
-            self._call_gate = CallGate(self)
-        return self._call_gate
+        return CallGate(self)
 
     def _compared_calls(self, options: CallOptions) -> ComparedCalls | None:
-        """The earlier calls of conversations, where this is one of them."""
-        if not flag_of(options.get("conversation", False), "conversation"):
-            return None
-        if self._compared is None:
-            self._compared = ComparedCalls()
-        return self._compared
+        """The earlier calls of conversations, if this is one of them."""
+        is_one = flag_of(options.get("conversation", False), "conversation")
+        return self._compared if is_one else None
 
     def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
@@ -453,53 +347,8 @@ class AsyncClient:
         """
         if options:
             check_keywords(options, SESSION_KEYWORDS)
-        on_prefix_break = options.get("on_prefix_break", "warn")
-        choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
-        targets, hops = self._targets(provider, options.get("model"))
-        store = options.pop("store", None)  # decided for each provider
-        if store is not None:
-            flag_of(store, "store")
-        servers = self._mcp.chosen(options.get("mcp"))
-        given = options.get("tools")
-        tools = listed_tools(given) if servers else tools_of(given)
-        profiles = [target.profile for target in targets]
-        name = id_of(options.get("id"))
-        builder = CallBuilder(
-            tools=tools,
-            params=with_params(options.get("params"), options, tools.source.current),
-            extras=frozen(extras_of(options.get("extras")), Extras | None, "extras"),
-            store=store,
-            diagnose=flag_of(options.get("diagnose", False), "diagnose"),
-            compact_at=compact_at_of(options.get("compact_at"), profiles),
-        )
-        source, messages = _prompt_source(options)
-        turns = SessionTurns(
-            SessionRoute(targets, hops),
-            builder,
-            SessionHistory(source, messages, callback_of(options.get("save"), "save")),
-            on_prefix_break=on_prefix_break,
-            timeout=seconds_of(options.get("timeout"), "timeout"),
-            on_wait=self._on_wait,
-            watchers=self._watchers,
-            holders=self._holders if name is None or self._store_ends else set(),
-        )
-        if servers:
-            self._serve(turns, servers, tools)
-        if (warm := keep_warm_of(options.get("keep_warm"))) is not None:
-            turns.keep_warm(warm, self._refreshers)
-        if name is not None:
-            turns.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
-        return Session(turns)
-
-    def _serve(
-        self, turns: SessionTurns, servers: Sequence[ServerSettings], tools: ToolSet
-    ) -> None:
-        from .mcp.servers import SessionServers
-
-        assert isinstance(tools.registry, OrderedRegistry)
-        started = SessionServers(servers, tools.registry)
-        self._servers.add(started)
-        turns.use_servers(started)
+        choice_of(options.get("on_prefix_break", "warn"), OnPrefixBreak, "on_prefix_break")
+        return self._sessions.open(self._targets(provider, options.get("model")), options)
 
     @property
     def audit(self) -> CallAudit | None:
@@ -537,52 +386,3 @@ class AsyncClient:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
         return self._chooser.targets(provider, model)
-
-
-def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
-    """The call that the arguments of `send` stand for."""
-    if not isinstance(content, Call):
-        if isinstance(content, Iterator):
-            content = tuple(content)
-        if content is None:
-            raise InvalidRequest("is missing; give a text or messages", path="content")
-        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
-        if not messages:
-            raise InvalidRequest("there is no message besides the system prompt", path="content")
-        if len(messages) > 1:
-            check_results(messages)
-        tools = tools_of(options.get("tools")).source.current
-        return Call(
-            ir=prompt_from(system, options.get("cache"), messages),
-            model=model,
-            tools=tools,
-            params=with_params(options.get("params"), options, tools),
-            extras=extras_of(options.get("extras")),
-        )
-    _refuse_both(options, "a Call", _PLACES_IN_CALL)
-    params = content.params
-    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
-        params = with_params(options.get("params", params), options, content.tools)
-    elif params.stream:  # awaiting or iterating decides
-        params = msgspec.structs.replace(params, stream=False)
-    return content if params is content.params else msgspec.structs.replace(content, params=params)
-
-
-def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
-    """The source that the keywords of a session stand for, and the initial history."""
-    prompt = options.get("prompt")
-    if prompt is None:
-        system, messages = history_of(options.get("system"), options.get("messages", ()))
-        ir = prompt_from(system, options.get("cache"))
-        return PromptSource(ir, state_of(options.get("state")), from_keywords=True), messages
-    _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
-    return PromptSource(prompt_of(prompt)), Conversation()
-
-
-def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
-    for name, place in places.items():
-        value = options.get(name)
-        if value is not None and not (isinstance(value, Sized) and not len(value)):
-            raise InvalidRequest(
-                f"{whole} and {name} cannot be combined: {whole} has {place} for that", path=name
-            )

@@ -9,7 +9,6 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.tools import ToolRegistry
-from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Message,
@@ -126,5 +125,5 @@ class ToolSet(msgspec.Struct, frozen=True, eq=False):
 
     def settle(self) -> None:
         """The prefix is written again anyway: takes over what changed in the tools of servers."""
-        if isinstance(self.registry, OrderedRegistry):
+        if self.registry is not None:
             self.registry.settle()

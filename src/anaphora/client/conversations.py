@@ -97,7 +97,7 @@ class InProcessConversations:
 
 class MappingConversations:
     """A mapping of the app's as a store. Its methods are called one at a time, in a thread, so that
-    a slow one does not block the event loop; a plain dict is used where it is."""
+    a slow one does not block the event loop; a plain dict is used directly."""
 
     def __init__(self, mapping: MutableMapping[str, bytes]) -> None:
         self._mapping = mapping
@@ -176,7 +176,7 @@ def piece_key(name: str, digest: bytes) -> str:
 
 
 async def in_time(answer: Awaitable[Any]) -> Any:
-    """The answer of a store. Raises where it takes too long."""
+    """The answer of a store. Raises if it takes too long."""
     if not inspect.isawaitable(answer):
         raise InvalidRequest(
             "get, set and delete must be async (redis.asyncio.Redis, not redis.Redis)",

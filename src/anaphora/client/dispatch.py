@@ -110,7 +110,7 @@ async def run_calls(
     on_tool_error: OnToolError = "report",
     outcomes: ToolOutcomes | None = None,
 ) -> ToolOutcomes:
-    """`dispatch_all` with the errors. Where one is raised, calls that were begun end first and keep
+    """`dispatch_all` with the errors. If one is raised, calls that were begun end first and keep
     their results; with `parallel=False`, later ones are not begun. `outcomes` is filled meanwhile:
     it has the results of the tools that had ended when the caller was cancelled."""
     if outcomes is None:

@@ -68,7 +68,7 @@ def log(
 
 
 def described(problem: BaseException) -> str:
-    """The class and the line; the message only where it cannot quote a prompt or a reply."""
+    """The class and the line; the message only if it cannot quote a prompt or a reply."""
     where = f"{type(problem).__name__} at {line_of(problem.__traceback__)}"
     if not isinstance(problem, _PLAIN):
         return where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -24,7 +25,7 @@ from .failures import reported
 from .limits import Admission
 from .observe import EndedCall
 from .prices import answering_model, cost_unknown, iterations_usd, price_of_model, served_tier
-from .response import Attempt, BlockShare, Record
+from .response import Attempt, BlockShare, Record, shares_of
 from .structured import Structured
 from .target import Target
 from .transport import HttpRequest
@@ -61,7 +62,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     outgoing: HttpRequest | None = None
     notices: tuple[Notice, ...] = ()
     turn: TurnPrompt | None = None
-    """In a session: the prompt of the turn, with its history compacted where that was needed."""
+    """In a session: the prompt of the turn, with its history compacted if that was needed."""
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
     """Errors after which the call is prepared once more: a stored response or a cache handle that
     it refers to is gone, or the prompt is too long and can be compacted."""
@@ -70,7 +71,7 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     def block_shares(self) -> tuple[BlockShare, ...]:
         """The prompt's tokens by block, counted once."""
         if self._blocks is None:
-            self._blocks = _shares(self.rendered)
+            self._blocks = shares_of(self.rendered)
         return self._blocks
 
 
@@ -88,7 +89,7 @@ class InFlight:
     request_id: str | None = None
     verdict: Verdict | None = None
     judgement: Callable[[Record], Record] | None = None
-    """Adds the verdict to the record, where it is made when it is read."""
+    """Adds the verdict to the record, if it is made when it is read."""
     predicted: int | None = None
     cost_usd: Decimal | None = None
     saved: Decimal | None = None
@@ -111,7 +112,7 @@ class InFlight:
     def guarded(
         self, code: str, default: D, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | D:
-        """The result of a step that follows the response, or `default` where it failed."""
+        """The result of a step that follows the response, or `default` if it failed."""
         try:
             return step(*args, **kwargs)
         except Exception as problem:
@@ -272,37 +273,21 @@ class InFlight:
 
 
 def service_tier(prepared: PreparedRequest) -> str:
-    """The requested service tier; none where the wire had to leave it out."""
+    """The requested service tier; none if the wire had to leave it out."""
     tier = prepared.call.params.service_tier
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
     return tier
 
 
-def _shares(rendered: Rendered) -> tuple[BlockShare, ...]:
-    """The prompt's tokens by tool, by system block and by segment of the messages."""
-    counts = Counts(rendered)
-    shares: list[BlockShare] = []
-    last = done = 0
-    for run in rendered.runs:
-        messages = run.section == "messages"
-        for chunk in (run.count - 1,) if messages else range(run.count):
-            before, done = done, counts.tokens(last + chunk + 1)
-            if messages:
-                label = run.role.value if run.role is not None else "messages"
-            else:
-                label = run.label(chunk)
-            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
-        last += run.count
-    return tuple(shares)
-
-
 class AttemptCaller:
-    """What `Attempts` asks of the one that makes a call, in this order for each attempt: `prepare`
-    (once a target), `admission`, `begin`, `sending`, `response_began`, `end`."""
+    """Makes a call with `Attempts`, which uses for each attempt, in this order: `prepare` (once a
+    target), `admission`, `begin`, `sending`, `response_began`, `end`."""
 
     guards = False
-    """Whether `begin`, `sending`, `end` and `time_over` are asked for."""
+    """Whether `begin`, `sending`, `end` and `time_over` are used."""
+    _on_wait: Callable[[float], None] | None = None
+    """Called with the seconds before rate limits delay an attempt."""
 
     @property
     def is_left(self) -> bool:
@@ -321,17 +306,13 @@ class AttemptCaller:
         return target.endpoint.config.retry
 
     def admission(
-        self,
-        target: Target,
-        tokens: int,
-        deadline: float,
-        on_wait: Callable[[float], None] | None,
-    ) -> Admission:
+        self, target: Target, tokens: int, deadline: float
+    ) -> AbstractAsyncContextManager[Admission]:
         """The passage of an attempt through the target's rate limits."""
-        return target.gate.admit(tokens, deadline, on_wait)
+        return target.gate.admit(tokens, deadline, self._on_wait)
 
     async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+        """Right before an attempt is sent. Raises `Denied` if it may not be."""
 
     def sending(self) -> None:
         """Right before the first byte of the attempt is written to a connection."""

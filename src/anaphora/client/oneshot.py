@@ -1,34 +1,84 @@
-"""A call outside any session: rendered, planned, sent and priced. Only its beginning is remembered,
-so that a later call with the same beginning can be cached; of a conversation that the app sends
-with each call, also the prompt, so that the next call can be judged."""
+"""A call outside any session, alone or of a fan-out: rendered, planned, sent and priced. Only its
+beginning is remembered, so that a later call with the same beginning can be cached; of a
+conversation that the app sends with each call, also the prompt, so that the next call can be
+judged."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
-from anaphora.cache.plan import SingleCallPlanner, is_conversation
+from anaphora.cache.plan import SingleCallPlanner, is_conversation, reuse_requested
+from anaphora.cache.plan.groups import PrefixGroup, shared_plan
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import SentCall, saved_usd
 from anaphora.cache.verdict.judgement import ComparedCall, ComparedCalls
 from anaphora.catalog import Price
-from anaphora.errors import NotFound
+from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, Throttled, Unavailable
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
+from anaphora.values import Ttl, Usage, UsageUpdate
 
+from .arguments import check_results, extras_of, prompt_from, tools_of, with_leading_system
+from .content import Content, messages_of
 from .in_flight import InFlight, PreparedRequest, TurnRequest
 from .observe import Watchers
+from .options import PARAM_KEYWORDS, CallOptions, refuse_both
+from .parameters import with_params
 from .response import Response
 from .structured import Structured
 from .target import Target
-from .turn import Caller
+from .turn import Caller, Turn
+
+#: Seconds at most between two attempts of a call that rate limits keep from starting.
+_MOST_WAIT = 30.0
+#: How often a call waits for an open circuit breaker.
+_BREAKER_WAITS = 3
+#: Output tokens that are expected of a call without a limit, before any reply was seen.
+_USUAL_OUTPUT = 1024
+#: Where a call holds what a keyword of `send` stands for.
+_PLACES_IN_CALL = {
+    "system": "ir.system_text or ir.system_blocks",
+    "tools": "tools",
+    "cache": "ir.cache",
+    "extras": "extras",
+}
+
+
+class CallWatch:
+    """Tells when a response began, and when it is known to have read enough of the cache."""
+
+    def __init__(self, enough: float) -> None:
+        self.began = asyncio.Event()
+        self.proved = asyncio.Event()
+        """It has read at least `enough` tokens."""
+        self.news = asyncio.Event()
+        """That is known, or the call has ended."""
+        self.prewarm = False
+        """It has no reply."""
+        self._enough = enough
+
+    def reads(self, usage: Usage) -> None:
+        if (usage.read or 0) >= self._enough:
+            self.proved.set()
+            self.news.set()
+
+    def ended(self) -> None:
+        self.began.set()
+        self.news.set()
 
 
 class OneShot(Caller):
-    """Makes one call that the app has built."""
+    """Makes one call that the app has built. In a fan-out its prompt may begin like others that are
+    sent together."""
 
     def __init__(
         self,
@@ -38,13 +88,23 @@ class OneShot(Caller):
         on_wait: Callable[[float], None] | None,
         watchers: Watchers,
         compared: ComparedCalls | None = None,
+        output: Structured[Any] | None = None,
+        timeout: float | None = None,
+        prewarm: bool = False,
     ) -> None:
-        """`compared` has the earlier calls of conversations, where this is one of them."""
+        """`compared` has the earlier calls of conversations, if this is one of them."""
         super().__init__(timeout=None, on_wait=on_wait, watchers=watchers)
+        self.request = TurnRequest(output=output, timeout=timeout, prewarm=prewarm)
         self._compared = compared
         self._call = call
         self._targets = targets
         self._planners: dict[int, SingleCallPlanner] = {}
+        self._began: Callable[[], None] | None = None
+        self.group: PrefixGroup | None = None
+        """The group whose beginning it marks; None: it is planned like any single call."""
+        self.ttl: Ttl | None = None
+        self.lost_usd: Decimal | None = None
+        """The cost of a reply that could not be used."""
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
         return self._targets
@@ -79,6 +139,9 @@ class OneShot(Caller):
     def _plan(self, index: int, rendered: Rendered, at: float) -> Plan:
         planner = SingleCallPlanner(self._targets[index].memory, rendered)
         self._planners[index] = planner
+        if self.group is not None and not index:
+            planned = planner.plan(rendered, at=at, reuse_expected=reuse_requested(rendered))
+            return shared_plan(rendered, planned, self.group, self.target.rules, self.ttl)
         reuse_expected = planner.reuse_expected
         if self._compared is not None and not reuse_expected:
             reuse_expected = is_conversation(rendered) or _is_mostly_shared(rendered)
@@ -141,8 +204,155 @@ class OneShot(Caller):
             parsed=None if output is None else output.parse_reply(reply),
         )
 
+    # ── In a fan-out ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def target(self) -> Target:
+        return self._targets[0]
+
+    @property
+    def output(self) -> Structured[Any] | None:
+        return self.request.output
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that it may take."""
+        given = self.request.timeout
+        return self.target.endpoint.config.timeouts.total if given is None else given
+
+    def render(self) -> Rendered:
+        """The call as its first provider gets it."""
+        return self.target.render(self._call_at(self.target, self.output, stream=False))
+
+    def assembled(self) -> tuple[str, tuple[tuple[str, str], ...], bytes]:
+        """Path, headers and body of the request: for a batch."""
+        rendered = self.render()
+        plan = self._plan(0, rendered, time.time())
+        request = self.target.endpoint.wire.assemble(rendered, plan)
+        return request.path, request.headers, request.body.join()
+
+    def read_batched(self, body: bytes, *, at: float) -> Response[Any]:
+        """The response of a request that ran in a batch, which was submitted at that time."""
+        flight = InFlight(self.request, self._targets[:1], False)
+        flight.batch, flight.began, flight.sent_at, flight.first_at = True, at, at, time.time()
+        rendered = self.render()
+        flight.prepared[0] = PreparedRequest(
+            call=self._call_at(self.target, self.output, stream=False),
+            rendered=rendered,
+            plan=self._plan(0, rendered, at),
+            at=at,
+        )
+        try:
+            flight.reply = self.target.endpoint.wire.read_reply(body)
+            flight.body, flight.raw_hash = body, blake3(body).hexdigest()
+            return self._respond(flight)
+        except AnaphoraError as problem:
+            self._failed(flight, problem)
+            raise
+
+    def prewarm(self) -> OneShot:
+        """A call that writes the shared beginning and gets no reply. Raises `InvalidRequest` if
+        a parameter does not allow that."""
+        cache, endpoint = self._call.ir.cache, self.target.endpoint
+        explicit = endpoint.features.adds_breakpoints and cache.mode is None
+        mode = "explicit" if explicit else cache.mode
+        cache = msgspec.structs.replace(cache, prewarm=True, mode=mode)
+        ir = msgspec.structs.replace(self._call.ir, cache=cache)
+        call = OneShot(
+            msgspec.structs.replace(self._call, ir=ir),
+            self._targets[:1],
+            on_wait=self._on_wait,
+            watchers=self._watchers,
+            output=self.output,
+            timeout=self.request.timeout,
+            prewarm=True,
+        )
+        call.group, call.ttl = self.group, self.ttl
+        call.render()
+        return call
+
+    async def send(self, watch: CallWatch | None = None) -> Response[Any]:
+        """The response. A call that rate limits keep from starting waits for them, however long
+        that takes."""
+        waits = 0
+        while True:
+            try:
+                return await self._send_once(watch)
+            except Throttled as problem:
+                if not math.isfinite(problem.wait):  # no minute has room for it
+                    raise
+                await asyncio.sleep(min(max(problem.wait, 1.0), _MOST_WAIT))
+            except Unavailable as problem:
+                waits += 1
+                if waits > _BREAKER_WAITS:
+                    raise
+                await asyncio.sleep(problem.wait)
+
+    async def _send_once(self, watch: CallWatch | None) -> Response[Any]:
+        turn: Turn[Any] = Turn(self, self.request)
+        if watch is None or self.request.prewarm:
+            return await turn
+        self._began = watch.began.set
+        async for event in turn:
+            if isinstance(event, UsageUpdate):
+                watch.reads(event.usage)
+        assert turn.response is not None
+        watch.reads(turn.response.usage)
+        return turn.response
+
+    def response_began(self) -> None:
+        if self._began is not None:
+            self._began()
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        self.lost_usd = flight.cost_usd
+        super()._failed(flight, problem)
+
+    def most_tokens(self, rendered: Rendered) -> int:
+        """About the most input tokens that the call is billed for."""
+        return Counts(rendered).bounds(self.target.profile.token_error.value)[1]
+
+    def bound_usd(self, tokens: int, price: Price, usual_output: int) -> Decimal | None:
+        """About the most that the call costs; None if the price lacks a rate. Without a limit
+        of output tokens, about as many as usual are expected."""
+        limit = self._call_at(self.target, None, stream=False).params.max_tokens
+        output = max(usual_output, _USUAL_OUTPUT) if limit is None else limit
+        usage = Usage(uncached=tokens, read=0, output=output)
+        if self.ttl is not None:
+            usage = Usage(uncached=0, read=0, written={self.ttl: tokens}, output=output)
+        return price.of(usage, marked=self.ttl is not None)
+
 
 def _is_mostly_shared(rendered: Rendered) -> bool:
     """Whether tools and system prompt, with which other calls begin, are most of the prompt."""
     sizes = [(run.section != "messages", run.size) for run in rendered.runs]
     return 2 * sum(size for shared, size in sizes if shared) > sum(size for _, size in sizes)
+
+
+def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
+    """The call that the arguments of `send` stand for."""
+    if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        if content is None:
+            raise InvalidRequest("is missing; give a text or messages", path="content")
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
+        if not messages:
+            raise InvalidRequest("there is no message besides the system prompt", path="content")
+        if len(messages) > 1:
+            check_results(messages)
+        tools = tools_of(options.get("tools")).source.current
+        return Call(
+            ir=prompt_from(system, options.get("cache"), messages),
+            model=model,
+            tools=tools,
+            params=with_params(options.get("params"), options, tools),
+            extras=extras_of(options.get("extras")),
+        )
+    refuse_both(options, "a Call", _PLACES_IN_CALL)
+    params = content.params
+    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
+        params = with_params(options.get("params", params), options, content.tools)
+    elif params.stream:  # awaiting or iterating decides
+        params = msgspec.structs.replace(params, stream=False)
+    return content if params is content.params else msgspec.structs.replace(content, params=params)

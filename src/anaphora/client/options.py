@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
 
@@ -51,7 +51,7 @@ instead of the call, or nothing."""
 
 WarmUp: TypeAlias = Literal["auto", "call", "prewarm", "off"]
 """How a cache is written before several calls read it: by the first of them, by a pre-warm, or not
-at all. `auto` takes the faster of the two where either pays."""
+at all. `auto` takes the faster of the two if either pays."""
 
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
@@ -163,17 +163,20 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
             self.cost_usd += cost_usd
 
 
-class MapOptions(CallOptions, total=False):
+class MapOptions(SingleCallOptions, total=False):
+    model: str | None
+    conversation: bool
+    """Both as of a single call."""
     ordered: bool
     """Iterating gives the items in the order of the prompts, not as they come."""
     concurrency: int
     """Calls at the same time at most, 100 by default; rate limits may allow fewer."""
     max_cost_usd: Decimal | float | str | None
     """No call is sent that could exceed it, with those that run. Earlier runs with the same
-    `results` count. Exact where `max_tokens` bounds the replies."""
+    `results` count. Exact if `max_tokens` bounds the replies."""
     warm: WarmUp
     """How the cache is written before a group of calls is sent: `call` (one of them goes first),
-    `prewarm`, `off` (all at once). `auto` chooses, and sends all at once where nothing is saved."""
+    `prewarm`, `off` (all at once). `auto` chooses, and sends all at once if nothing is saved."""
     visibility_delay: float | None
     """Seconds from the moment that a cache entry is readable until it is read; None: the
     provider's, from the catalog."""
@@ -204,10 +207,10 @@ class SessionOptions(SingleCallOptions, total=False):
     """MCP servers whose tools the model may call: names of llm.yaml, and servers. They are started
     before the first turn, and closed with the session."""
     keep_warm: Literal["auto"] | KeepWarm | None
-    """Keeps the cached prefix alive during pauses, where the pauses so far say that it pays."""
+    """Keeps the cached prefix alive during pauses, if the pauses so far say that it pays."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
-    """Asks the provider, too, why a prefix was missed."""
+    """Also asks the provider why a prefix was missed."""
     save: Callable[[Message], None] | None
     """Gets every message that is added to the history."""
 
@@ -340,3 +343,13 @@ def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
     else:
         advice = f"there are {', '.join(sorted(known))}"
     raise InvalidRequest(f"unknown keyword; {advice}", path=shown_name(name))
+
+
+def refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
+    """Raises if a keyword is given beside `whole`, which has a place for it."""
+    for name, place in places.items():
+        value = options.get(name)
+        if value is not None and not (isinstance(value, Sized) and not len(value)):
+            raise InvalidRequest(
+                f"{whole} and {name} cannot be combined: {whole} has {place} for that", path=name
+            )

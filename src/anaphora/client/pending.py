@@ -6,16 +6,17 @@ import asyncio
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import TextPieces
 from anaphora.wording import visible
+
+from .response import TextStream
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(
@@ -107,7 +108,7 @@ class Pending(Coroutine[Any, Any, T]):
     @property
     def text(self) -> TextStream:
         """The pieces of text alone, as they come: `async for piece in chat.send("…").text`."""
-        return TextStream(self)
+        return TextStream(self.__aiter__, self._verb)
 
     def made_by_sync_client(self, site: CodeSite) -> None:
         self._site = site
@@ -123,47 +124,6 @@ class Pending(Coroutine[Any, Any, T]):
         file, line = self._site.file, self._site.line
         problem = f"{self._verb}(…) at {file}:{line} {self._problem}: nothing was sent"
         warnings.warn_explicit(problem, RuntimeWarning, file, line)
-
-
-class TextStream(AsyncIterator[str]):
-    """The text of a turn, or of all turns of a run, in pieces.
-
-    As a context manager it closes the connection when the block is left.
-    """
-
-    def __init__(self, call: Pending[Any]) -> None:
-        self._call = call
-        self._events: AsyncGenerator[Any, None] | None = None
-        self._pieces = TextPieces()
-
-    def __aiter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __anext__(self) -> str:
-        async for event in self._events or self._begin():
-            if text := self._pieces.feed(event):
-                return text
-        raise StopAsyncIteration
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        if self._events is not None:
-            await self._events.aclose()
-
-    def _begin(self) -> AsyncGenerator[Any, None]:
-        if self._events is None:
-            self._events = self._call.__aiter__()
-        return self._events
-
-    def __repr__(self) -> str:
-        return f"<TextStream: iterate over it, or await {self._call._verb}(…) for its text>"
 
 
 class CodeSite(msgspec.Struct, frozen=True, eq=False):

@@ -18,8 +18,7 @@ from .choice import (
 )
 from .config import Hop
 from .config.environment import Environment
-from .config.resolve import ResolvedProvider
-from .config.secrets import Secret
+from .config.secrets import ResolvedProvider, Secret
 from .content import wrong_type
 from .target import Endpoint, Target
 from .transport import HttpTransport, TransportLayer
@@ -65,14 +64,14 @@ class ProviderPool:
         return endpoint
 
     def called(self, name: str) -> Endpoint | None:
-        """The endpoint of a provider, where it was called before."""
+        """The endpoint of a provider, if it was called before."""
         return self._endpoints.get(name)
 
     def reload(
         self, providers: Mapping[str, ResolvedProvider], routes: Mapping[str, Sequence[Hop]]
     ) -> None:
         """Uses another configuration. Limits, breakers and the planner's memory of a provider last
-        where nothing but its key has changed; calls under way end with the old one."""
+        if nothing but its key has changed; calls under way end with the old one."""
         self.providers, self.routes = providers, routes
         for name, endpoint in list(self._endpoints.items()):
             resolved = providers.get(name)
@@ -152,7 +151,7 @@ class TargetChooser:
 
     def _route_targets(self, route: str, model: str | None) -> ChosenTargets:
         """A hop's own model goes first. A provider that is not known to have the requested one gets
-        its default instead; where none is, all get it that may be asked for it."""
+        its default instead; if none is known to, all that may have it get it."""
         hops = self._routes[route]
         ends = [self._endpoint(hop.provider) for hop in hops]
         names = [None if model is None else name_at(end.resolved, model) for end in ends]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price, PriceRows
 from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.prices import cost_of
@@ -18,14 +17,14 @@ from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.rendered import Plan
 from anaphora.values import Notice, Reply, Ttl, Usage
 from anaphora.wire.reading import DECODE_ERRORS
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 if TYPE_CHECKING:
     from .target import Endpoint, Target
 
 
 def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:
-    """The price of a service tier at that time; None where it is unknown."""
+    """The price of a service tier at that time; None if it is unknown."""
     endpoint = target.endpoint
     return catalog.price(
         endpoint.system,
@@ -52,7 +51,7 @@ def answering_model(target: Target, answered: str) -> str:
 def price_of_model(
     target: Target, model: str, at: float, tier: str, *, batch: bool = False
 ) -> Price | None:
-    """The price of a model that answered at a target; of the one that was asked for, where the
+    """The price of a model that answered at a target; of the requested one, if the
     other has none."""
     found = None
     if model != target.model:
@@ -70,7 +69,7 @@ _decode_reply = msgspec.json.Decoder(_ServedReply).decode
 
 
 def served_tier(reply: Reply, asked: str) -> str:
-    """The service tier that a reply names, else the one that was asked for."""
+    """The service tier that a reply names, else the requested one."""
     for text in (reply.extras or {}).values():
         if '"service_tier"' not in text:
             continue
@@ -163,8 +162,8 @@ def price_of_moving(
     tokens_cached: int, from_price: Price | None, to_price: Price | None, *, ttl: Ttl | None = None
 ) -> Decimal | None:
     """How many dollars more a conversation pays for its prefix because it moved: written at the new
-    provider (or plain input, where writes have no price), instead of read at the old one. Negative
-    where the new one is that much cheaper; None where a price is unknown.
+    provider (or plain input, if writes have no price), instead of read at the old one. Negative
+    if the new one is that much cheaper; None if a price is unknown.
 
     `ttl` is that of the writes; without it, the cheapest is used.
     """

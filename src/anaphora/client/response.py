@@ -1,4 +1,4 @@
-"""The response to a call, and the record of how it came.
+"""The response to a call, its text as a stream, and the record of the call.
 
 A record holds no prompt and no reply of its own, but other parties' texts may quote them: a
 provider's error message (`Attempt.reason`), the bytes around a change in a verdict. It stays in
@@ -7,31 +7,32 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
+from anaphora.values import Notice, Reply, StopReason, TextPieces, ToolCall, Usage
 from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
     import typing_extensions
 
     Parsed = typing_extensions.TypeVar("Parsed", covariant=True, default=Any)  # noqa: PLC0105
+    Output = typing_extensions.TypeVar("Output", default=None)
 else:
     #: The type of a parsed reply; a `Response` without it may have any.
     Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
+    #: The same in the signatures of calls, where none is requested by default.
+    Output = TypeVar("Output")
 
 _NOTHING = cast(Any, None)
-_set = object.__setattr__
 Judge: TypeAlias = "Callable[[Record], Record]"
-
-#: The same in the signatures of calls.
-Output = TypeVar("Output")
 
 Operation: TypeAlias = Literal["chat", "prewarm"]
 
@@ -64,6 +65,24 @@ class BlockShare(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     section: Literal["tools", "system", "messages"]
     tokens: int
+
+
+def shares_of(rendered: Rendered) -> tuple[BlockShare, ...]:
+    """The prompt's tokens by tool, by system block and by segment of the messages."""
+    counts = Counts(rendered)
+    shares: list[BlockShare] = []
+    last = done = 0
+    for run in rendered.runs:
+        messages = run.section == "messages"
+        for chunk in (run.count - 1,) if messages else range(run.count):
+            before, done = done, counts.tokens(last + chunk + 1)
+            if messages:
+                label = run.role.value if run.role is not None else "messages"
+            else:
+                label = run.label(chunk)
+            shares.append(BlockShare(label=label, section=run.section, tokens=done - before))
+        last += run.count
+    return tuple(shares)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,50 +124,62 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Response(Generic[Parsed]):
+class TextStream(AsyncIterator[str]):
+    """The text of a turn, or of all turns of a run, in pieces.
+
+    As a context manager it closes the connection when the block is left.
+    """
+
+    def __init__(self, call: Callable[[], AsyncGenerator[Any, None]], verb: str) -> None:
+        """`call` makes the call; `verb` is the method that returned it."""
+        self._call = call
+        self._verb = verb
+        self._events: AsyncGenerator[Any, None] | None = None
+        self._pieces = TextPieces()
+
+    def __aiter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __anext__(self) -> str:
+        async for event in self._events or self._begin():
+            if text := self._pieces.feed(event):
+                return text
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self._events is not None:
+            await self._events.aclose()
+
+    def _begin(self) -> AsyncGenerator[Any, None]:
+        if self._events is None:
+            self._events = self._call()
+        return self._events
+
+    def __repr__(self) -> str:
+        return f"<TextStream: iterate over it, or await {self._verb}(…) for its text>"
+
+
+class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
     """The provider's reply, and the record of the call. With an `output` it is generic in its type:
     `Response[Plan]`; without one it is `Response[None]`."""
 
-    __slots__ = ("_judgement", "_record", "parsed", "raw_hash", "reply")
-
     reply: Reply
+    record: Record
+    """Its verdict is made when it is first read: see `_completed`."""
     raw_hash: str
     """BLAKE3 of the response body as received."""
-    parsed: Parsed
+    parsed: Parsed = _NOTHING
     """The reply as a value of the requested `output` type."""
-    _record: Record
-    _judgement: Judge | None
-
-    def __init__(
-        self,
-        *,
-        reply: Reply,
-        record: Record,
-        raw_hash: str,
-        parsed: Parsed = _NOTHING,
-        judgement: Judge | None = None,
-    ) -> None:
-        """`judgement` adds the verdict to the record when it is first read."""
-        _set(self, "reply", reply)
-        _set(self, "raw_hash", raw_hash)
-        _set(self, "parsed", parsed)
-        _set(self, "_record", record)
-        _set(self, "_judgement", judgement)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("immutable type: 'Response'")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("immutable type: 'Response'")
-
-    @property
-    def record(self) -> Record:
-        judgement, record = self._judgement, self._record
-        if judgement is not None:
-            record = judgement(record)
-            _set(self, "_record", record)
-            _set(self, "_judgement", None)
-        return record
+    judgement: Judge | None = None
+    """Adds the verdict to the record."""
 
     def __reduce__(self) -> tuple[Callable[[], Response[Parsed]], tuple[()]]:
         """For `pickle` and `copy`, with the verdict."""
@@ -188,23 +219,24 @@ class Response(Generic[Parsed]):
 
     @property
     def cost_usd(self) -> Decimal | None:
-        return self._record.cost_usd
+        return _stored_record(self).cost_usd
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        return self._record.attempts
+        return _stored_record(self).attempts
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
-        judgement, record = self._judgement, self._record  # a thread may complete it meanwhile
+        # In this order: a thread may complete it meanwhile.
+        judgement, record = self.judgement, _stored_record(self)
         record = msgspec.structs.replace(record, notices=(*record.notices, *notices))
         return self._with(judgement, record, self.parsed)
 
     def with_parsed(self, parsed: Output) -> Response[Output]:
-        return self._with(self._judgement, self._record, parsed)
+        return self._with(self.judgement, _stored_record(self), parsed)
 
     def _with(self, judgement: Judge | None, record: Record, parsed: Output) -> Response[Output]:
         return Response(
@@ -221,3 +253,19 @@ class Response(Generic[Parsed]):
 
     def _repr_html_(self) -> str:
         return html_of(self)
+
+
+def _completed(response: Response[Any]) -> Record:
+    judgement, record = response.judgement, _stored_record(response)
+    if judgement is not None:
+        record = judgement(record)
+        _store_record(response, record)
+        msgspec.structs.force_setattr(response, "judgement", None)
+    return record
+
+
+# The constructor of a struct runs no Python, so `record` is a field; read, it is a property.
+_field: Any = Response.record
+_stored_record: Callable[[Response[Any]], Record] = _field.__get__
+_store_record: Callable[[Response[Any], Record], None] = _field.__set__
+Response.record = property(_completed)  # type: ignore[assignment]

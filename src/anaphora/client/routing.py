@@ -128,7 +128,7 @@ def _draw(hop: Hop, key: bytes) -> float:
 
 def pays_to_return(here: ProviderState | None, home: Target) -> bool:
     """Whether a conversation that had to move is cheaper at its first target, over the calls that
-    are expected and with its prefix paid for again. False where a price is unknown."""
+    are expected and with its prefix paid for again. False if a price is unknown."""
     billed = here.billed if here is not None else None
     if here is None or billed is None:
         return False

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Generator,
     Iterable,
-    Iterator,
     Mapping,
 )
 from decimal import Decimal
@@ -25,14 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
 from anaphora.cache.plan import Advice
-from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
-from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
+from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply
 
 from .arguments import not_copyable, prompts_of, wrong_client
-from .background import Background
+from .background import Background, SyncFanOut, SyncRun, SyncTurn
 from .client import AsyncClient
 from .config import ClientConfig
 from .content import Content
@@ -48,14 +45,12 @@ from .options import (
     StateText,
     TurnOptions,
 )
-from .pending import Pending, call_site
-from .response import Output, Parsed, Response
-from .session import Preview, Run, RunResult, Session
+from .response import Output, Response
+from .session import Preview, Session
 from .structured import Structured
-from .turn import Turn
 
 if TYPE_CHECKING:
-    from .fan_out import FanOut, FanOutItem, FanOutProgress, FanOutResult
+    pass
 
 T = TypeVar("T")
 
@@ -173,16 +168,7 @@ class Client:
         content: Call | Content,
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[CallOptions],
-    ) -> SyncTurn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Call | Content,
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[CallOptions],
     ) -> SyncTurn[Output]: ...
     @overload
@@ -204,7 +190,9 @@ class Client:
     ) -> SyncTurn[Any]:
         """As `AsyncClient.send`."""
         do, send = self._background.do, self._client.send
-        return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
+        return SyncTurn(
+            self._background, self, do(lambda: send(content, provider, output=output, **options))
+        )
 
     @overload
     def map(
@@ -212,16 +200,7 @@ class Client:
         prompts: Iterable[Call | Content],
         provider: str | None = None,
         *,
-        output: None = None,
-        **options: Unpack[MapOptions],
-    ) -> SyncFanOut[None]: ...
-    @overload
-    def map(
-        self,
-        prompts: Iterable[Call | Content],
-        provider: str | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[MapOptions],
     ) -> SyncFanOut[Output]: ...
     @overload
@@ -244,7 +223,9 @@ class Client:
         """As `AsyncClient.map`. `on_progress` is called in the client's thread."""
         do, fan_out = self._background.do, self._client.map
         prompts = list(prompts_of(prompts))  # a generator of the app runs in its own thread
-        return SyncFanOut(self, do(lambda: fan_out(prompts, provider, output=output, **options)))
+        return SyncFanOut(
+            self._background, self, do(lambda: fan_out(prompts, provider, output=output, **options))
+        )
 
     def session(
         self, provider: str | None = None, **options: Unpack[SessionOptions]
@@ -252,141 +233,6 @@ class Client:
         """As `AsyncClient.session`."""
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
-
-    def _result(self, call: Pending[T]) -> T:
-        try:
-            return self._background.call(lambda: call)
-        except InvalidRequest:
-            call.close()  # refused, as by a closed client, but not forgotten
-            raise
-
-    def _iterate(
-        self, call: Pending[Any], make: Callable[[], AsyncIterator[T]]
-    ) -> Generator[T, None, None]:
-        try:
-            yield from self._background.iterate(make)
-        except InvalidRequest:
-            call.close()
-            raise
-
-
-class SyncTurn(Generic[Parsed]):
-    """A turn that is made when it is iterated over, or its result is requested; once."""
-
-    def __init__(self, client: Client, turn: Turn[Parsed]) -> None:
-        self._client = client
-        self._turn = turn
-        turn.made_by_sync_client(call_site())
-
-    def __iter__(self) -> Generator[Event, None, None]:
-        return self._client._iterate(self._turn, self._turn.__aiter__)
-
-    def __enter__(self) -> Generator[Event, None, None]:
-        """The events; the call is cancelled when the block is left before their end."""
-        self._events = iter(self)
-        return self._events
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._events.close()
-
-    def result(self) -> Response[Parsed]:
-        """The whole response, as awaiting a `Turn` returns it."""
-        return self.response or self._client._result(self._turn)
-
-    @property
-    def text(self) -> SyncTextStream:
-        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
-        return SyncTextStream(self._client, self._turn)
-
-    @property
-    def response(self) -> Response[Parsed] | None:
-        return self._turn.response
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._turn)[1:]}"
-
-
-class SyncRun(Generic[Parsed]):
-    """A run that is made when it is iterated over, or its result is requested; once."""
-
-    def __init__(self, client: Client, run: Run[Parsed]) -> None:
-        self._client = client
-        self._run = run
-        run.made_by_sync_client(call_site())
-
-    def __iter__(self) -> Generator[Event | ToolResult, None, None]:
-        return self._client._iterate(self._run, self._run.__aiter__)
-
-    def result(self) -> RunResult[Parsed]:
-        """The outcome, as awaiting a `Run` returns it."""
-        return self._run.result or self._client._result(self._run)
-
-    @property
-    def text(self) -> SyncTextStream:
-        """The pieces of text of all turns, as they come."""
-        return SyncTextStream(self._client, self._run)
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._run)[1:]}"
-
-
-class SyncFanOut(Generic[Parsed]):
-    """Calls that are made when this is iterated over, or the result is requested; once."""
-
-    def __init__(self, client: Client, fan_out: FanOut[Parsed]) -> None:
-        self._client = client
-        self._fan_out = fan_out
-        fan_out.made_by_sync_client(call_site())
-
-    def __iter__(self) -> Generator[FanOutItem[Parsed], None, None]:
-        return self._client._iterate(self._fan_out, self._fan_out.__aiter__)
-
-    def result(self) -> FanOutResult[Parsed]:
-        """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
-        return self._fan_out.result or self._client._result(self._fan_out)
-
-    @property
-    def progress(self) -> FanOutProgress:
-        """How far it is; when it is over, the totals."""
-        return self._fan_out.progress
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        return self._fan_out.notices
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._fan_out)[1:]}"
-
-
-class SyncTextStream(Iterator[str]):
-    """The text of a turn, or of all turns of a run, in pieces.
-
-    As a context manager it cancels the call when the block is left before its end.
-    """
-
-    def __init__(self, client: Client, call: Pending[Any]) -> None:
-        self._client = client
-        self._call = call
-        self._pieces: Generator[str, None, None] | None = None
-
-    def __next__(self) -> str:
-        if self._pieces is None:
-            stream = self._call.text
-            self._pieces = self._client._iterate(self._call, stream.__aiter__)
-        return next(self._pieces)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._pieces is not None:
-            self._pieces.close()
-
-    def __repr__(self) -> str:
-        return "<SyncTextStream: iterate over it, or use result().text>"
 
 
 class _Attribute(Generic[T]):
@@ -425,22 +271,15 @@ class SyncSession:
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
         self._session = session
-        self._do, self._call = client._background.do, client._background.call
+        self._background = background = client._background
+        self._do, self._call = background.do, background.call
 
     @overload
     def send(
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[TurnOptions],
-    ) -> SyncTurn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[TurnOptions],
     ) -> SyncTurn[Output]: ...
     @overload
@@ -451,22 +290,15 @@ class SyncSession:
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
     ) -> SyncTurn[Any]:
         """As `Session.send`: iterate over the events, or get the `result()`."""
-        return SyncTurn(self._client, self._session.send(content, output=output, **options))
+        turn = self._session.send(content, output=output, **options)
+        return SyncTurn(self._background, self._client, turn)
 
     @overload
     def run(
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[RunOptions],
-    ) -> SyncRun[None]: ...
-    @overload
-    def run(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[RunOptions],
     ) -> SyncRun[Output]: ...
     @overload
@@ -477,7 +309,8 @@ class SyncSession:
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
     ) -> SyncRun[Any]:
         """As `Session.run`: iterate over the events, or get the `result()`."""
-        return SyncRun(self._client, self._session.run(content, output=output, **options))
+        run = self._session.run(content, output=output, **options)
+        return SyncRun(self._background, self._client, run)
 
     def preview(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]

@@ -22,8 +22,7 @@ from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
-from .config.resolve import ResolvedProvider
-from .config.secrets import SecretHeaders
+from .config.secrets import ResolvedProvider, SecretHeaders
 from .limits import Gate
 from .parameters import check_temperature
 from .pending import warn
@@ -151,7 +150,7 @@ class Endpoint:
         self.steps = LearnedSteps()
         """What the bills of this provider show, by unmasked usage."""
         self._learned = BoundedMap[str, Target](_MOST_TARGETS)
-        """By model: where the bills contradict the catalog."""
+        """By model, for those whose bills contradict the catalog."""
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
@@ -219,7 +218,7 @@ class Endpoint:
 
     def begun(self, target: Target) -> Target:
         """The target of a conversation that begins now: with the steps of reads that bills have
-        shown, where the catalog's do not hold."""
+        shown, if the catalog's do not hold."""
         rules = self.steps.begin(self.host, target.rules)
         if rules is target.rules:
             return target
@@ -236,7 +235,7 @@ class Endpoint:
             target.gate.waiting.block(target.gate.lane, until)
 
     def takes_key(self, resolved: ResolvedProvider) -> bool:
-        """Uses the key of the same provider as it is configured now; False where anything else has
+        """Uses the key of the same provider as it is configured now; False if anything else has
         changed."""
         before = self.resolved
         same = ("wire", "base_url", "dialect", "provider")

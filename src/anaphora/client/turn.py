@@ -134,7 +134,7 @@ class Caller(AttemptCaller, ABC):
 
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
-        """The targets of the call, the best first. Raises where no call may be made now."""
+        """The targets of the call, the best first. Raises if no call may be made now."""
 
     @abstractmethod
     def _finish(self, flight: InFlight) -> Response:
@@ -145,7 +145,7 @@ class Caller(AttemptCaller, ABC):
         """Loads the conversation, once. Never fails."""
 
     async def _stored(self, response: Response) -> Response:
-        """Stores the conversation after a response, with a notice where that fails."""
+        """Stores the conversation after a response, with a notice if that fails."""
         return response
 
     def _end(self) -> None:
@@ -164,7 +164,7 @@ class Caller(AttemptCaller, ABC):
             timeout = self._timeout
         if timeout is None:
             timeout = flight.targets[0].endpoint.config.timeouts.total
-        return Attempts(flight, self, timeout=timeout, on_wait=self._on_wait)
+        return Attempts(flight, self, timeout=timeout)
 
     def _respond(self, flight: InFlight) -> Response:
         response = self._finish(flight)

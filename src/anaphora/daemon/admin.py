@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
 from .access.grants import AppGrant, LlmGrant, dollars
 from .access.identity import ADMIN, Directory, NewToken
-from .access.shared_caches import shared_caches
+from .access.isolation import shared_caches
 from .home.extensions import APP_ID, PERMISSIONS, UNLIMITED
 from .store import Store, TokenRow
 

@@ -22,12 +22,12 @@ from anaphora.audit.chain import RowKey
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage, KilledNode, OwnFigures
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog, close_chain
-from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.audit.reading import calls
 from anaphora.audit.side_files import key_id
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, word
 from anaphora.errors import AnaphoraError, StoreUnavailable
+from anaphora.sqlite_files import connect_read_only
 from anaphora.wording import counted
 
 from .home import Home, derived_key

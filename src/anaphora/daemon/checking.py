@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from anaphora import catalog
-from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.sqlite_files import connect_read_only
 
 from .access.granted_models import models_of
 from .access.grants import AppGrant

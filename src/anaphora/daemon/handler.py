@@ -33,16 +33,22 @@ from anaphora.errors import (
 from anaphora.redaction import ELLIPSIS, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
-from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
+from .access.checks import CallSlots
 from .access.identity import Directory
-from .access.limits import CallSlots
 from .calls.call import AppCall
 from .calls.pipeline import CallPipeline
-from .calls.steps.authenticate import READY, RPC_PATH, Readiness
-from .logs import REQUEST_ID, JsonLog
-from .metrics import DaemonMetrics
+from .calls.steps.authenticate import (
+    READY,
+    RPC_PATH,
+    Peers,
+    Readiness,
+    is_forwarded,
+    is_loopback,
+    take_token,
+)
+from .monitoring import REQUEST_ID, DaemonMetrics, JsonLog
 from .tracing import RequestTraces
-from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, TOKEN_KEY, Peer, kind_of, public_text
+from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, SOCKET, TOKEN_KEY, Peer, kind_of, public_text
 
 if TYPE_CHECKING:
     from .endpoints.service import Endpoints

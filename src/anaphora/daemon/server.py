@@ -33,10 +33,9 @@ from anaphora.serving.server import (
     tuned_interpreter,
 )
 
-from .access.credentials import Peers
+from .access.checks import UnreadBytes
 from .access.identity import Directory
-from .access.limits import UnreadBytes
-from .calls.steps.authenticate import READY, AuthenticateApp, Readiness
+from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings
 from .handler import DaemonHandler
 from .home import Home, HomeLock
@@ -45,8 +44,7 @@ from .home.extensions import Grants
 from .home.secrets import disable_core_dumps
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
-from .logs import JsonLog, logging_to
-from .metrics import DaemonMetrics
+from .monitoring import DaemonMetrics, JsonLog, logging_to
 from .services import Services, open_services, service_gauges
 from .tracing import call_traces
 

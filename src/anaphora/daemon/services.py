@@ -15,17 +15,17 @@ from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import StoreUnavailable
 
+from .access.checks import CallSlots
 from .access.grants import NANO
 from .access.identity import Directory
-from .access.limits import CallSlots
 from .admin import Admin
 from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
 from .home import Home, derived_key
 from .home.settings import SettingsFiles
-from .metrics import Gauge, Values
 from .money.administration import SpendAdmin
 from .money.ledger import Ledger
+from .monitoring import Gauge, Values
 from .off_loop import OffLoop
 from .shared_state import LocalState, SharedState
 from .shared_state.redis import RedisState

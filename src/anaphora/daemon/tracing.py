@@ -15,7 +15,7 @@ from anaphora.client.observe import Watcher
 from anaphora.serving.exchange import HttpExchange
 from anaphora.version import __version__
 
-from .metrics import route_of
+from .monitoring import route_of
 
 _SERVER_ERROR = 500
 #: Headers of a trace's context.

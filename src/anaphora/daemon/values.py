@@ -11,12 +11,15 @@ from anaphora.wire.reading import Members
 
 from .access.grants import AppGrant
 
+SOCKET = "socket"
+"""The address of peers on the Unix socket."""
+
 
 class Peer(msgspec.Struct, frozen=True):
     """Where a connection comes from."""
 
     address: str
-    """An IP address; `socket` for the Unix socket."""
+    """An IP address, or `SOCKET`."""
     uid: int | None = None
     """The peer's user on the Unix socket."""
 

@@ -1,6 +1,6 @@
 """Charts of sums over time and of the turns of a conversation, and meters of limits.
 
-Each has at most `MOST_COLUMNS` columns: where there are more points, neighbours are added up.
+Each has at most `MOST_COLUMNS` columns: if there are more points, neighbours are added up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOST = Series("lost", "Lost: paid again")
 
 
 def spend_bars(points: Sequence[Point], *, lost_known: bool = True) -> htpy.Element:
-    """Dollars spent in each step, and, where that is known, which of them paid again for what was
+    """Dollars spent in each step, and, if that is known, which of them paid again for what was
     cached."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
@@ -87,7 +87,7 @@ def share_line(points: Sequence[Point]) -> htpy.Element:
 
 def saved_lost_bars(points: Sequence[Point]) -> htpy.Element:
     """Dollars that the cache saved, above zero; below it those that were lost, and the cost of
-    writing where more was written than read."""
+    writing if more was written than read."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
         saved, lost = sums.saved_nano_usd, sums.lost_nano_usd
@@ -116,7 +116,7 @@ def saved_lost_bars(points: Sequence[Point]) -> htpy.Element:
 
 
 def charged_calls_bars(points: Sequence[Point]) -> htpy.Element:
-    """Calls of each step, where it is not known which calls failed: a ledger has those that were
+    """Calls of each step, if it is not known which calls failed: a ledger has those that were
     charged."""
 
     def column(sums: CallTotals, label: str, when: str) -> Column:
@@ -275,7 +275,7 @@ def _added(sums: Iterable[CallTotals]) -> CallTotals:
 
 
 def _turns(group: Sequence[ShownCall], at: int) -> Column:
-    """The column of one turn, or of several where there are very many."""
+    """The column of one turn, or of several if there are very many."""
     read = sum(shown.call.usage.read or 0 for shown in group)
     written = sum(shown.call.usage.written_total for shown in group)
     fresh = sum(shown.call.usage.uncached or 0 for shown in group)

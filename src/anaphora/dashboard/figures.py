@@ -15,7 +15,7 @@ from anaphora.dashboard.past_calls.sums import CallTotals
 from anaphora.wording import counted
 
 UNKNOWN = "unknown"
-#: Shown where there is nothing to measure, such as the share of no tokens.
+#: Shown if there is nothing to measure, such as the share of no tokens.
 NOTHING = "–"
 #: Characters of a name that are shown.
 MOST_SHOWN = 80
@@ -51,14 +51,14 @@ def usd(nano: int | None) -> str:
 
 
 def spent(sums: CallTotals) -> str:
-    """The cost of some calls; with a plus where it is unknown of some, `unknown` where of all."""
+    """The cost of some calls: `$1.20+` if some costs are unknown, `unknown` if all are."""
     if sums.unpriced and not sums.cost_nano_usd:
         return UNKNOWN
     return usd(sums.cost_nano_usd) + ("+" if sums.unpriced else "")
 
 
 def lost_usd(sums: CallTotals) -> str:
-    """What tokens that were paid again cost; unknown where that is known of no call."""
+    """What tokens that were paid again cost; unknown if that is known of no call."""
     if sums.lost and sums.unpriced and not sums.lost_nano_usd:
         return UNKNOWN
     return usd(sums.lost_nano_usd)
@@ -132,7 +132,7 @@ def seconds(duration: float | None) -> str:
 
 
 def iso(at: float) -> str | None:
-    """A time in UTC, to the second; None where it is no time of a calendar."""
+    """A time in UTC, to the second; None if it is no time of a calendar."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     except (OverflowError, OSError, ValueError):
@@ -157,7 +157,7 @@ def moment(at: float | None, form: MomentForm = "minute") -> Markup:
 
 
 def name(text: str, most: int = MOST_SHOWN) -> htpy.Node:
-    """A name from a request: text of its own direction, cut where it is long."""
+    """A name from a request: text of its own direction, cut if it is long."""
     if not text:
         return htpy.span(".dim")["(none)"]
     if len(text) <= most:

@@ -54,7 +54,7 @@ class LiveStreams:
         allowed: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
         """The events of a page. `render` gives its live elements by id, and runs outside of the
-        event loop. The stream ends soon after `allowed` says False. Raises `Overloaded` where too
+        event loop. The stream ends soon after `allowed` says False. Raises `Overloaded` if too
         many are open."""
         if self._open >= self._most:
             reason = f"{self._most} pages with live updates are open; close one, or reload this one"
@@ -121,7 +121,7 @@ def elements_of(page: str, ids: Iterable[str]) -> dict[str, str]:
 
 
 def _end(page: str, begin: int) -> int:
-    """Where an element ends that begins there."""
+    """End of the element that begins there."""
     name = re.compile(r"[a-z][a-z0-9-]*").match(page, begin + 1)
     assert name is not None, page[begin : begin + 40]
     depth = 0

@@ -19,8 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 import htpy
 
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
-from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.what_if import WhatIfPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.past_calls.source import PastCalls
@@ -167,7 +166,7 @@ class PageSite:
     ) -> AsyncGenerator[bytes]:
         """The stream of a page's changed elements (`EVENT_HEADERS`); the page is the query's
         `page`. It ends soon after `allowed` says False: a login may end before its pages are
-        closed. Raises `Overloaded` where too many are open."""
+        closed. Raises `Overloaded` if too many are open."""
         query, path = request.query, request.query.get("page", "").strip("/")
 
         def render() -> Mapping[str, str]:

@@ -70,7 +70,7 @@ class Scale(msgspec.Struct, frozen=True):
     low: float = 0.0
 
     def pixel(self, value: float) -> float:
-        """Where a value stands; those below zero are negative."""
+        """Height of a value; those below zero are negative."""
         inside = min(max(value, -self.low), self.high)
         space = HEIGHT - _ABOVE - _BELOW
         return _ABOVE + space * (self.high - inside) / ((self.high + self.low) or 1)
@@ -79,7 +79,7 @@ class Scale(msgspec.Struct, frozen=True):
     def lines(self) -> list[float]:
         """Values with a line and a label."""
         if self.low and self.high:
-            # Lines stay apart where one side is much smaller than the other.
+            # Lines stay apart if one side is much smaller than the other.
             small = min(self.high, self.low) < max(self.high, self.low) / 6
             return [self.high, 0.0] if small and self.high > self.low else [self.high, 0, -self.low]
         return [self.high, self.high / 2, 0.0] if self.high else [0.0, -self.low / 2, -self.low]
@@ -92,7 +92,7 @@ def drawable(value: float) -> float:
 
 def scale_of(columns: Iterable[Column], *, least: float = 0) -> Scale:
     """From the highest value to the lowest, rounded to values that read well. It reaches at least
-    to `least`, so that its labels fit also where all values are zero or very small."""
+    to `least`, so that its labels fit also if all values are zero or very small."""
     high = low = 0.0
     for column in columns:
         high = max(high, _sum(column.above), _sum(column.beside))
@@ -271,7 +271,7 @@ def _sum(parts: Parts) -> float:
 
 
 def _rounded(value: float) -> float:
-    """The next value with one digit, of which half reads well, too; small ones are even."""
+    """The next value with one digit, whose half reads well as well; small ones are even."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -59,10 +59,10 @@ def _section(heading: str, content: htpy.Node) -> htpy.Element:
 
 def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> bytes:
     """The HTML of a report of these calls."""
-    log = summed(calls, blocks=True)
+    log = summed(calls, charts=True)
     if log is None:
         return report_file(title, [("Calls", empty("No calls"))], made_at)
-    overview = log.calls.overview(log.view)
+    overview = log.overview(log.view)
     groups = {
         "app": overview.apps,
         "provider": overview.providers,
@@ -81,7 +81,7 @@ def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> by
             ],
         ),
     ]
-    rows = [row for row in log.calls.blocks(log.view) if row.calls or row.breaks]
+    rows = [row for row in log.blocks(log.view) if row.calls or row.breaks]
     if rows:
         sections.append(("Blocks", [worst_blocks(rows), all_blocks(rows)]))
     return report_file(title, sections, made_at)

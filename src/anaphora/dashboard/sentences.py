@@ -47,7 +47,7 @@ _CAUSES = MappingProxyType(
 _SAME_JSON = "write JSON with sorted keys and one spelling, from one serializer"
 _SAME_TOOLS = "send the same tools in the same order with every call; restrict them by tool choice"
 _APPEND = "keep the history as it is and append to it"
-#: By the cause, or by the kind of change where that is known.
+#: By the cause, or by the kind of change if that is known.
 _ADVICE = MappingProxyType(
     {
         "date": RULES["volatile-date"].fix,
@@ -102,7 +102,7 @@ def cause_words(cause: str) -> str:
 
 
 def what_to_do(cause: str) -> str:
-    """Empty where there is no advice."""
+    """Empty if there is no advice."""
     return _ADVICE.get(cause, "")
 
 

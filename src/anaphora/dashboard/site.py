@@ -32,9 +32,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     sections: tuple[Section, ...]
     viewer: str = ""
-    """Shown beside the button to log out; empty where there is no login."""
+    """Shown beside the button to log out; empty if there is no login."""
     csrf: str = ""
-    """The token of forms; empty where nothing can be written."""
+    """The token of forms; empty if nothing can be written."""
     live: bool = True
     """Whether pages are updated while they are open."""
     range: RangeName = "day"
@@ -77,7 +77,7 @@ class Page(Protocol):
 
     def content(self, request: PageRequest, site: Site) -> PageContent:
         """Runs outside of the event loop. Raises `InvalidRequest` for a wrong query, and `NotFound`
-        where there is nothing at a path below its own."""
+        if there is nothing at a path below its own."""
         ...
 
 

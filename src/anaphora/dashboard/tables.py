@@ -117,7 +117,7 @@ def table(
     ids: Sequence[str] = (),
     stacked: bool = False,
 ) -> htpy.Element:
-    """Rows under headings; the first cell of a row names it. It scrolls within the page where it is
+    """Rows under headings; the first cell of a row names it. It scrolls within the page if it is
     wider; with `stacked`, for tables with sentences, a row becomes a list on a narrow screen. `ids`
     are those of the rows."""
     # Elements that are laid out as a list are no table to a screen reader without their role.

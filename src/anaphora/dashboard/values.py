@@ -49,13 +49,13 @@ class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str = ""
     """The verdict in words, or the error, without excerpts."""
     excerpts: tuple[str, str] | None = None
-    """The prompt before and after a change, where text may be shown. Never from disk."""
+    """The prompt before and after a change, if text may be shown. Never from disk."""
     field: str = ""
     """The field that changed, such as `messages[3].content[0].text`."""
     position: int | None = None
     """The character of that field at which the change begins."""
     predicted: AuditEnvelope | None = None
-    """With the usage that was predicted, where it is known in full; `call.predicted` is the part
+    """With the usage that was predicted, if it is known in full; `call.predicted` is the part
     that should have been read."""
 
 

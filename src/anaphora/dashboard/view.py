@@ -1,7 +1,7 @@
 """The view of a page, as the query of its address: a range of time and filters.
 
 `range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
-in ISO 8601 (UTC where no zone is named). `app`, `provider`, `model` and `label` are filters; an
+in ISO 8601 (UTC if no zone is named). `app`, `provider`, `model` and `label` are filters; an
 empty one is none. The charts of a view have steps of time. `is_found` says whether a search in a
 view finds a call.
 """
@@ -39,7 +39,7 @@ _MOST_STEPS = 100
 
 
 def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "day") -> View:
-    """The view that a query names; `default` is the range where it names none. Raises
+    """The view that a query names; `default` is the range if it names none. Raises
     `InvalidRequest` for a range or a time that is none; other parameters belong to the pages."""
     name = query.get("range") or ("custom" if query.get("since") else default)
     filters = {each: query.get(each) or None for each in FILTERS}

@@ -25,7 +25,7 @@ from anaphora.wire import Wire
 
 from . import strict
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
-from .faults import KINDS
+from .fault_effects import KINDS
 from .generator import EmulatorOptions, Generator
 from .hosts import HostRoutes
 from .hosts.host import EmulatorRoute, RoutedRequest
@@ -43,7 +43,7 @@ _GENERATING = ("generate", "complete", "compact")
 
 
 def show_calls() -> Callable[[JournalEntry], ShownCall | None]:
-    """Makes what pages show of each entry of a journal."""
+    """Converts entries of a journal for pages."""
     from .shown_calls import ShownCalls  # with the dashboard, which only pages need
 
     return ShownCalls().make
@@ -77,7 +77,7 @@ class Engine:
         self.offset = offset
 
     def codec(self, method: str, path: str, headers: Mapping[str, str]) -> Wire:
-        """The wire of a request, which its errors use too."""
+        """The wire of a request, also for its errors."""
         route = self._route(method, path, headers)
         return self.routes.codec(path, headers) if route is None else route.codec
 
@@ -105,8 +105,8 @@ class Engine:
         return self.receive(request, batch=True)
 
     def receive(self, request: EmulatorRequest, *, batch: bool = False) -> EmulatorResponse:
-        """The response to a request, before it is sent: what the call wrote can be read once
-        `CallRecord.begin` or `CallRecord.end` was called, as the provider's rules say."""
+        """The response to a request, before it is sent. Its cache writes can be read after
+        `CallRecord.begin` or `CallRecord.end`, by the provider's rules."""
         now = request.now + self.offset
         entry = self.journal.open(now, request.method, request.path)
         entry.request_id, entry.batch = self._ids.next("req_01"), batch
@@ -234,7 +234,7 @@ class Engine:
             check_model(facts.profile, request.host.wire, clock, _asked_model(request))
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
-        """Raises the provider's error for a request that cannot be read, where that is known."""
+        """Raises the provider's error for an unreadable request, if known; else `problem`."""
         with suppress(InvalidRequest):
             model = _asked_model(request)
             facts = self._billing.facts(request.route.provider, request.host.wire, model)
@@ -265,7 +265,7 @@ def _check_encoding(request: EmulatorRequest) -> None:
 def _error_response(
     problem: Upstream | InvalidRequest, entry: JournalEntry, codec: Wire
 ) -> EmulatorResponse:
-    """The provider's error, which the journal shows too."""
+    """The provider's error, also for the journal."""
     if isinstance(problem, InvalidRequest):
         param = problem.path.removeprefix("$").removeprefix(".")
         problem = RequestRejected(str(problem), status=400, param=param or None)

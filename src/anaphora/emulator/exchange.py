@@ -69,7 +69,7 @@ def whole_number(text: str, name: str) -> int:
 
 
 def nested(value: Any, *keys: str) -> Any:
-    """The value at the end of a path of keys; None where there is none."""
+    """The value at the end of a path of keys; None without one."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -100,7 +100,7 @@ class EmulatorResponse(msgspec.Struct, kw_only=True):
     cut_after: int | None = None
     """The connection ends after this many chunks, in the middle of the response."""
     call: CallRecord | None = None
-    """The call that is billed: what it writes can be read when the response begins or ends."""
+    """The billed call. Its cache writes can be read when the response begins or ends."""
 
     @property
     def body(self) -> bytes:

@@ -68,7 +68,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     fault_headers: bool = False
     """Requests may ask for a fault in the header `x-emulator-fault`."""
     strict: bool = True
-    """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    """Reject all requests that the provider rejects; otherwise only unreadable ones."""
     background: float = 1.0
     """Seconds by the emulator's clock that background responses and batches take."""
     any_model: bool = False
@@ -86,7 +86,7 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     body: bytes
-    """Completed by what is not sent because the provider stores it."""
+    """Completed with the content that the provider stores."""
     call: Call
     rendered: Rendered
     plan: Plan
@@ -291,7 +291,7 @@ def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None)
 
 
 def _scope(request: RoutedRequest, facts: ModelFacts) -> str:
-    """What a call shares its cache with."""
+    """The scope of the cache that a call uses."""
     scope = "" if facts.rules.isolation.value == "server" else request.workspace
     return f"{scope} in batches" if request.entry.batch else scope  # which have one of their own
 

@@ -1,5 +1,5 @@
-"""What the emulator remembers of every account: prompt caches, rate-limit counters, and the journal
-of all calls with markers, cache reads and writes, verdict and cost.
+"""The state of every account: prompt caches, rate-limit counters, and the journal of all calls with
+markers, cache reads and writes, verdict and cost.
 
 Details of a call are computed when the journal is read, so a call costs one entry. Prompts are kept
 up to a number of bytes; the details of a call are computed before its prompt is dropped. The
@@ -130,7 +130,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
     size: int
     """The bytes of its prompt."""
     open: OpenCall | None
-    """What it wrote, until its response has ended."""
+    """Its cache writes, until its response has ended."""
 
     @property
     def writes(self) -> bool:
@@ -139,7 +139,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def overlaps(self) -> bool:
-        """Whether it would have read what a call wrote whose response had not begun."""
+        """Whether it would have read the write of a call whose response had not begun."""
         return any(span.reason == "not_readable_yet" for span in self.outcome.spans)
 
     def begin(self, now: float) -> None:
@@ -149,7 +149,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
             self.sent = msgspec.structs.replace(self.sent, began=now)
 
     def end(self, now: float) -> None:
-        """The response has ended, or never will begin: an aborted call writes too."""
+        """The response has ended, or never will begin: an aborted call also writes."""
         if self.open is not None:
             if self.sent.began is None:
                 self.begin(now)
@@ -183,7 +183,7 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     judged: Verdict | None = None
     price: Price | None = None
     details: dict[str, Any] | None = None
-    """What the journal shows, once that was computed."""
+    """The shown fields, once computed."""
     shown: ShownCall | None = None
     """The same for pages."""
 
@@ -196,8 +196,8 @@ class Journal:
         *,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
-        """`showing` gives the function that makes what pages show of an entry: it is needed when
-        the first one is shown, or its prompt dropped."""
+        """`showing` returns the function that converts entries for pages. It is called when the
+        first entry is shown, or its prompt dropped."""
         self._entries: deque[JournalEntry] = deque()
         self._max_entries = max_entries
         self._max_bytes = max_bytes
@@ -334,7 +334,7 @@ def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
 
 
 def _price(entry: JournalEntry) -> Price | None:
-    """The price of the model at the time of the call; None where it is unknown."""
+    """The price of the model at the time of the call; None if it is unknown."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
         return catalog.price(

@@ -1,4 +1,4 @@
-"""The models that an emulated provider has on a day, and its error for any other.
+"""The models of an emulated provider on a day, and its error for other names.
 
 A date that is later than the catalog is an announcement, which providers postpone: it counts once
 the emulator's clock is moved beyond it. So a suite of tests does not fail overnight.

@@ -26,7 +26,7 @@ _START = "Point a client at this address; any key will do."
 
 
 class EmulatorCalls:
-    """The calls of the journal. What was added to it is taken over when a page looks for it."""
+    """The calls of the journal. New entries are copied when a page is opened."""
 
     def __init__(self, engine: Engine) -> None:
         self.source = MemoryCalls(update=self.update)

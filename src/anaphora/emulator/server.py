@@ -125,7 +125,7 @@ class EmulatorHandler:
         """When the last call of a model arrived that overlaps another."""
         self._control = ControlRoutes(engine)
         self._pages: EmulatorPages | None = None
-        """Made for the first request, since most emulators run without one."""
+        """Created on the first request for a page."""
 
     async def handle(self, exchange: HttpExchange) -> None:
         body = await exchange.read_body()

@@ -92,7 +92,7 @@ class ShownCalls:
 
 
 def _sentence(entry: JournalEntry) -> str:
-    """The error or the verdict, what was injected, and the stored prompt that was read."""
+    """The error or the verdict, the injected fault, and the stored prompt that was read."""
     details = entry.details or {}
     verdict = "" if entry.judged is None else entry.judged.describe(excerpts=False)
     verdict = verdict or details.get("verdict", {}).get("sentence", "")

@@ -36,7 +36,7 @@ _MOST_KNOWN = 256
 
 
 class RequestAddress:
-    """Where a request goes."""
+    """The destination of a request."""
 
     __slots__ = ("host", "path", "port", "scheme")
 
@@ -61,8 +61,7 @@ class Addresses:
         provider: str = "",
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`configured`: providers by base URL. `provider` is that of every other address, where
-        there is one."""
+        """`configured`: providers by base URL. `provider`: the provider of all other addresses."""
         self._provider = _provider(provider, "provider") if provider else ""
         named = [(_key(url), _provider(name, "addresses")) for url, name in _pairs(configured)]
         variables = os.environ if variables is None else variables

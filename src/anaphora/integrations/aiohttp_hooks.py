@@ -80,7 +80,7 @@ class ObservingMiddleware:
 
 
 class TeedReader(aiohttp.StreamReader):
-    """The body of a response, and who gets what is read of it. Everything else is the reader's."""
+    """The body of a response, which also passes its data to the observed call."""
 
     __slots__ = ("_call", "_reader")
 
@@ -143,7 +143,7 @@ def _delegate(name: str) -> property:
     )
 
 
-#: What a reader builds of its other methods.
+#: Methods that a reader builds on its other methods.
 _OWN = {"__aiter__", "iter_any", "iter_chunked", "iter_chunks"}
 for _name in dir(aiohttp.StreamReader):
     if _name not in vars(TeedReader) and _name not in _OWN and not _name.startswith("__"):
@@ -165,7 +165,7 @@ def observe_session(session: aiohttp.ClientSession, observation: Observation) ->
 
 
 def hooks() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """What `observing` replaces: class, name and what makes the new function of the old one."""
+    """Functions that `observing` replaces: class, name, and a wrapper for the old function."""
     yield aiohttp.ClientSession, "_request", _request_hook
 
 

@@ -2,7 +2,7 @@
 
 `InvokeModel` has Anthropic's format but for two things: the model is in the path, and a stream is
 AWS's binary event stream, in which each event holds one of Anthropic's. Both are undone for the
-judge; what is sent and received stays as it is.
+judge; the request and the response are not changed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from anaphora.traffic.calls import Headers, header_of
+
 PROVIDER, WIRE, PATH = "bedrock", "anthropic", "/v1/messages"
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 _HOSTS = ("bedrock-runtime*.*.amazonaws.com", "bedrock-runtime*.*.amazonaws.com.cn")
@@ -25,6 +27,10 @@ _REGION = re.compile(r"\A(?:[a-z]{2,6}|us-gov)\.(?=anthropic\.)")
 _VERSION = re.compile(r"(?:-\d{8})?-v\d+(?::\d+)?\Z")
 #: Lengths and checksum before an event's headers, and the checksum after its payload.
 _PRELUDE, _CHECKSUM = struct.Struct(">III"), 4
+
+#: Headers and scheme of signed requests.
+_SIGNED_HEADERS = ("x-amz-content-sha256", "signature", "signature-input")
+_SIGNED_SCHEME = "AWS4-"
 
 
 class _Payload(msgspec.Struct):
@@ -43,6 +49,12 @@ def is_host(host: str) -> bool:
     return any(fnmatchcase(host, known) for known in _HOSTS)
 
 
+def is_signed(headers: Headers) -> bool:
+    """Whether a request carries a signature of its body, which a change would invalidate."""
+    by_aws = header_of(headers, "authorization").startswith(_SIGNED_SCHEME)
+    return by_aws or any(name in _SIGNED_HEADERS for name, _ in headers)
+
+
 def model_in(path: str) -> str | None:
     """The model of a call of Claude, by the catalog's name; None for any other path."""
     found = _INVOKE.search(path)
@@ -53,7 +65,7 @@ def model_in(path: str) -> str | None:
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """The body as Anthropic takes it; as it is where it is no object."""
+    """The body in Anthropic's form; anything but an object is returned unchanged."""
     rest = body.lstrip()
     if not rest.startswith(b"{"):
         return body

@@ -32,7 +32,7 @@ _FINISH: dict[StopReason, str] = {
     "tool_calls": "tool_calls",
     "refusal": "content_filter",
 }
-#: What DSPy calls a parameter, and what it is here.
+#: Parameters that have another name in DSPy.
 _NAMES = {"max_completion_tokens": "max_tokens", "reasoning_effort": "reasoning"}
 #: For DSPy itself.
 _OWN = frozenset({"cache", "rollout_id", "num_retries", "n"})
@@ -125,7 +125,7 @@ class AnaphoraLM(dspy.BaseLM):
 
 
 def _schema(form: Any) -> Any:
-    """What a `response_format` asks for: a pydantic model, or as OpenAI takes it."""
+    """The output format of a `response_format`: a pydantic model, or OpenAI's form."""
     kind = form.get("type") if isinstance(form, Mapping) else None
     if form is None or kind == "text":
         return None

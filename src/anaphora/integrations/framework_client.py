@@ -1,10 +1,9 @@
-"""What the adapters of frameworks share: a client for any thread and any event loop, and replies
+"""Shared by the adapters of frameworks: a client for any thread and any event loop, and replies
 that survive a framework's own messages.
 
 A framework may run each evaluation in another event loop, and each sample in another thread. The
-calls of one adapter go through one `anaphora.Client`, and concurrent ones through its gate: what
-they share at their beginning is written to the cache once.
-"""
+calls of one adapter go through one `anaphora.Client`, and concurrent ones through its gate: a
+shared beginning is written to the cache once."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ class FrameworkClient:
         return self
 
     def model_profile(self, provider: str | None, model: str | None) -> Profile:
-        """What the catalog knows of the model that calls go to. Raises where there is none."""
+        """The catalog's profile of the called model. Raises if there is none."""
         choose = self.client._client._targets
         targets, _ = self.client._background.do(lambda: choose(provider, model))
         return targets[0].profile
@@ -90,7 +89,7 @@ class FrameworkClient:
         provider: str | None = None,
         **options: Unpack[CallOptions],
     ) -> list[Response[Any]]:
-        """The responses to the same call, made so many times."""
+        """The responses to `count` calls with the same content."""
 
         async def all_of_them() -> list[Response[Any]]:
             calls = (self._gated(content, provider, options) for _ in range(count))
@@ -112,7 +111,7 @@ class FrameworkClient:
     def stream(
         self, content: Content, provider: str | None = None, **options: Unpack[CallOptions]
     ) -> Generator[StreamItem, None, None]:
-        """The events of a call, with the response as the last item. Raises where it breaks."""
+        """The events of a call, with the response as the last item. Raises if it breaks."""
         return self.client._background.iterate(lambda: self._events(content, provider, options))
 
     def astream(
@@ -155,15 +154,15 @@ def output_schema(
 
 
 def kept_reply(message: Message) -> str | None:
-    """JSON of a reply that a framework's messages cannot hold as it is: signatures of reasoning,
-    blocks of the provider. None where they can."""
+    """JSON of a reply that a framework's messages cannot hold exactly: signatures of reasoning,
+    blocks of the provider. None if they can."""
     if all(isinstance(part, Text | ToolCall) and part.extras is None for part in message.parts):
         return None
     return to_json(message).decode()
 
 
 def restored_reply(kept: object, rebuilt: Message) -> Message:
-    """The reply that was kept, unless the application has changed what the framework shows."""
+    """The kept reply, unless the application has changed the framework's message."""
     if not isinstance(kept, str):
         return rebuilt
     try:

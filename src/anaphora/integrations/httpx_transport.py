@@ -1,8 +1,7 @@
 """Observes calls on httpx and httpx2, which are two packages with one interface.
 
 `ObservedTransport` wraps the transport that is there, so that its proxies and options stay as they
-are. It belongs to neither package, and serves both, sync and async: what it needs of a package, it
-takes from the one that a request is of.
+are. It serves both packages, sync and async, and takes classes from the package of the request.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ def _decoded(headers: Headers) -> Headers:
 
 @functools.cache
 def _streams(package: str) -> tuple[Any, Any]:
-    """The classes of a package's streams, sync and async, which keep what passes."""
+    """Stream classes of a package, sync and async, that pass their data to the observed call."""
     module = sys.modules[package]
 
     class TeedStream(module.SyncByteStream):  # type: ignore[misc, name-defined]
@@ -321,7 +320,7 @@ def _wrapped(transport: Any, observation: Observation) -> ObservedTransport:
 
 
 def hooks() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """What `observing` replaces: class, name and what makes the new function of the old one."""
+    """Functions that `observing` replaces: class, name, and a wrapper for the old function."""
     for package in PACKAGES:
         try:
             module = importlib.import_module(package)

@@ -3,8 +3,8 @@
     inspect eval task.py --model anaphora/claude-sonnet-5-5
     get_model("anaphora/claude-sonnet-5-5", config="llm.yaml")
 
-The package registers this by an entry point. Samples run concurrently: what they share at their
-beginning is written to the cache by one of them and read by the others.
+The package registers this by an entry point. Samples run concurrently: a shared beginning
+is written to the cache by one of them and read by the others.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _STOPS: dict[StopReason, str] = {
     "context_overflow": "model_length",
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-#: Where a message keeps what inspect's content cannot hold.
+#: Metadata key for reply content that inspect's types cannot hold.
 _KEPT = "anaphora"
 
 
@@ -160,7 +160,7 @@ class AnaphoraAPI(ModelAPI):
         return _output(response)
 
     def should_retry(self, ex: Exception) -> bool:
-        """The client has retried already; an evaluation goes on trying."""
+        """The client has retried already; an evaluation continues to try."""
         return isinstance(ex, AnaphoraError) and ex.retryable
 
     def is_auth_failure(self, ex: Exception) -> bool:

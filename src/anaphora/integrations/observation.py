@@ -1,10 +1,10 @@
-"""What is observed of a call on its way, and the observers that get the verdict.
+"""Observed calls, and the observers that get their verdicts.
 
 One judge for the whole process compares each call with earlier ones, whichever client made them:
 a web backend may make a client for each request. A call is judged once, however many observers get
 its verdict. Prompts are kept in memory, bounded, and nowhere else.
 
-Nothing here may change an answer: whatever fails is logged, and the call goes on.
+Nothing here may change an answer: failures are logged, and the call continues.
 """
 
 from __future__ import annotations
@@ -49,10 +49,6 @@ OnVerdict: TypeAlias = Callable[[JudgedCall], object]
 
 #: Calls that an observation keeps.
 _MOST_CALLS = 1000
-#: Headers and schemes of requests that are signed: a changed body would be refused.
-_SIGNED_HEADERS = ("x-amz-content-sha256", "signature", "signature-input")
-_SIGNED_SCHEME = "AWS4-"
-
 #: Statuses of invalid requests.
 INVALID = (400, 422)
 
@@ -60,12 +56,12 @@ _logger = logging.getLogger("anaphora.observe")
 
 #: The observations of the current context.
 _ACTIVE: ContextVar[tuple[Observation, ...]] = ContextVar("anaphora_observing", default=())
-#: Set where calls are not observed: below a transport that observes already, and in observers.
+#: Set while calls are not observed: below a transport that observes already, and in observers.
 _SUSPENDED: ContextVar[bool] = ContextVar("anaphora_observed", default=False)
 
 
 class Observation:
-    """Observers and their settings, and what was seen for them."""
+    """Observers, their settings, and the calls that they saw."""
 
     def __init__(
         self,
@@ -75,35 +71,32 @@ class Observation:
         mark: bool = False,
         provider: str = "",
         addresses: Mapping[str, str] = {},
-        every_address: bool = False,
-        logs: bool = False,
+        of_client: bool = False,
     ) -> None:
-        """`every_address`: calls to other addresses are seen, too, and not judged."""
+        """`of_client`: of a client that was passed to `observe`. Its calls to unknown addresses are
+        seen as well, but not judged; without observers, verdicts are logged."""
         if on_verdict is not None:
             callback_of(on_verdict, "on_verdict")
         if not isinstance(mark, bool):
             raise InvalidRequest(f"must be a bool, not {type(mark).__name__}", path="mark")
-        checked = [
-            callback_of(watcher, f"watchers[{index}]")
-            for index, watcher in enumerate(watchers_of(watchers))
-        ]
+        checked = watchers_of(watchers)
         self._on_verdict = on_verdict
         self._watchers = Watchers(checked)
         self.mark = mark
         self.addresses = Addresses(addresses, provider=provider)
-        self._every_address = every_address
-        self._logs = logs and on_verdict is None and not checked
+        self._of_client = of_client
+        self._logs = of_client and on_verdict is None and not checked
         self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
         self._lock = threading.Lock()
         self._sums = CallSums()
         self._failed = False
         self._unknown: set[str] = set()
-        """Addresses that were reported: their provider is not known."""
+        """Addresses of unknown providers that were reported."""
         self.closed = False
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
-        """The latest calls, in the order they ended: errors and calls without a verdict, too."""
+        """The latest calls in the order they ended, errors and calls without a verdict included."""
         with self._lock:
             return tuple(self._calls)
 
@@ -115,7 +108,7 @@ class Observation:
 
     def route(self, address: RequestAddress, wire: str) -> ProxyRoute | None:
         found = self.addresses.route(address, wire)
-        if found is None and self._every_address:
+        if found is None and self._of_client:
             if address.origin not in self._unknown:
                 self._unknown.add(address.origin)
                 _logger.warning(
@@ -162,13 +155,13 @@ class ObservedCall:
 
     @property
     def placed(self) -> bytes | None:
-        """The body with markers, where some were placed."""
+        """The body with markers, if some were placed."""
         return self._call.sent_body
 
     def place(self) -> None:
         """Places markers, unless the request is signed."""
         call = self._call
-        if call.request_body is None or _is_signed(call.request_headers):
+        if call.request_body is None or bedrock.is_signed(call.request_headers):
             return
         placed = shared().placer(
             UpstreamRequest(
@@ -189,8 +182,8 @@ class ObservedCall:
         return self.placed is not None and status in INVALID
 
     def was_rejected(self, status: int, headers: Headers, data: bytes) -> bool:
-        """Ends the call with an error, and says whether that is about the markers: the request is
-        sent again without them then."""
+        """Ends the call with an error. Returns whether that is about the markers, so that the
+        request is sent again without them."""
         with guarded("observing a response"):
             self.respond(status, headers)
             self.add(data)
@@ -217,7 +210,7 @@ class ObservedCall:
         outcome: Literal["complete", "cancelled", "failed"],
         error: BaseException | None = None,
     ) -> None:
-        """Judges the call, the first time this is called, and tells the observers."""
+        """Judges the call and tells the observers; later calls of this have no effect."""
         if self._ended:
             return
         self._ended = True
@@ -301,7 +294,7 @@ class suspended:
 
 
 class guarded:
-    """Logs what fails in this block: the call goes on."""
+    """Logs errors of this block; the call continues."""
 
     __slots__ = ("_step",)
 
@@ -325,8 +318,8 @@ def begin(
     headers: Callable[[], Headers],
     body: Callable[[], bytes | None],
 ) -> ObservedCall | None:
-    """Begins to observe a request; None where it is no call of a model, or nothing observes it.
-    Headers and body are only read where it is observed."""
+    """Begins to observe a request; None if it calls no model, or nothing observes it. Headers and
+    body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
     wire, invoked = wire_at(address.path), None
@@ -336,19 +329,16 @@ def begin(
             return None
         wire = bedrock.WIRE
     observations = [*active(), *([] if own is None else [own])]
-    routes = [each.route(address, wire) for each in observations]
-    found = tuple(
-        [each for each, route in zip(observations, routes, strict=True) if route is not None]
-    )
-    known = [route for route in routes if route is not None]
-    if not found:
+    routes = {each: route for each in observations if (route := each.route(address, wire))}
+    if not routes:
         return None
     with guarded("reading a request"):
         data, path = body(), address.path
         if invoked is not None and data is not None:
             data, path = bedrock.with_model(data, invoked), bedrock.PATH
+        known = [*routes.values()]
         call = ObservedCall(
-            found,
+            tuple(routes),
             RelayedCall(
                 number=next(shared().numbers),
                 started=time.time(),
@@ -361,18 +351,11 @@ def begin(
             ),
             time.monotonic(),
         )
-        if invoked is None and any(each.mark for each in found):
+        if invoked is None and any(each.mark for each in routes):
             with guarded("placing markers"):
                 call.place()
         return call
     return None
-
-
-def _is_signed(headers: Headers) -> bool:
-    """Whether the request carries a signature of its body, as Bedrock's do."""
-    if header_of(headers, "authorization").startswith(_SIGNED_SCHEME):
-        return True
-    return any(name in _SIGNED_HEADERS for name, _ in headers)
 
 
 def _record(call: RelayedCall, judged: JudgedCall) -> Record:

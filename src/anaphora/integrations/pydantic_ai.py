@@ -22,7 +22,6 @@ from pydantic_ai.models import (
     ModelRequestParameters,
     StreamedResponse,
     check_allow_model_requests,
-    download_item,
 )
 from pydantic_ai.models._tool_choice import resolve_tool_choice
 from pydantic_ai.profiles import ModelProfile
@@ -35,19 +34,11 @@ from anaphora.client.sync import Client
 from anaphora.errors import AnaphoraError, ContextOverflow, InvalidRequest, Upstream
 from anaphora.prompt import OutputFormat, Params, PromptBlock, Reasoning, ToolChoice
 from anaphora.values import (
-    Audio,
-    Bytes,
-    Document,
-    FileId,
-    Image,
     Message,
-    Part,
     PartEnd,
     PartStart,
     Refusal,
     RefusalDelta,
-    ResultPart,
-    Source,
     Text,
     TextDelta,
     Thinking,
@@ -55,8 +46,6 @@ from anaphora.values import (
     Tool,
     ToolArgumentsDelta,
     ToolCall,
-    ToolResult,
-    Url,
 )
 
 from .framework_client import (
@@ -65,8 +54,8 @@ from .framework_client import (
     function_tool,
     kept_reply,
     output_schema,
-    restored_reply,
 )
+from .pydantic_messages import KEPT, add_request, assistant_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +81,6 @@ _FINISH = {
     "tool_calls": "tool_call",
     "refusal": "content_filter",
 }
-#: Where a response keeps what pydantic-ai's parts cannot hold.
-_KEPT = "anaphora"
 
 
 class AnaphoraModel(Model):
@@ -183,8 +170,8 @@ class AnaphoraModel(Model):
         system: list[str] = []
         for message in history:
             if isinstance(message, messages.ModelRequest):
-                await _add_request(message, system, content)
-            elif (reply := _assistant(message)).parts:
+                await add_request(message, system, content)
+            elif (reply := assistant_message(message)).parts:
                 content.append(reply)
         system += [part.content for part in self._get_instruction_parts(history, parameters) or ()]
         tools, choice = self._tools(settings, parameters)
@@ -247,101 +234,6 @@ def _reasoning(thinking: Any) -> Reasoning | None:
     return Reasoning(mode="adaptive", effort="medium" if thinking is True else str(thinking))
 
 
-# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _add_request(
-    message: messages.ModelRequest, system: list[str], content: list[Message]
-) -> None:
-    for part in message.parts:
-        if isinstance(part, messages.SystemPromptPart):
-            if content:
-                content.append(Message.system(part.content))
-            else:
-                system.append(part.content)
-        elif isinstance(part, messages.UserPromptPart):
-            content.append(Message(role="user", parts=await _user_parts(part.content)))
-        elif isinstance(part, messages.ToolReturnPart):
-            content.append(Message(role="tool", parts=(await _result(part),)))
-        elif part.part_kind == "retry-prompt":  # newer versions send another part
-            content.append(_retry(part))
-        else:
-            raise _unsupported(part)
-
-
-def _retry(part: Any) -> Message:
-    text = part.model_response()
-    if part.tool_name is None:
-        return Message.user(text)
-    return Message.tool(part.tool_call_id, text, error=True, name=part.tool_name)
-
-
-async def _user_parts(content: str | Sequence[Any]) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (Text(content),)
-    return tuple(
-        [
-            await _content_part(item)
-            for item in content
-            if not isinstance(item, messages.CachePoint)  # the planner decides
-        ]
-    )
-
-
-async def _content_part(item: Any) -> ResultPart:
-    if isinstance(item, str):
-        return Text(item)
-    if isinstance(item, messages.TextContent):
-        return Text(item.content)
-    source: Source
-    if isinstance(item, messages.BinaryContent):
-        source = Bytes(item.data, item.media_type)
-    elif isinstance(item, messages.UploadedFile):
-        source = FileId(item.provider_name, item.file_id, item.media_type)
-    elif isinstance(item, messages.FileUrl) and not isinstance(item, messages.VideoUrl):
-        source = Url(item.url, item.media_type)
-        if item.force_download:
-            loaded = await download_item(item, data_format="bytes")
-            source = Bytes(loaded["data"], loaded["data_type"])
-    else:
-        raise _unsupported(item)
-    media_type = source.media_type or ""
-    if media_type.startswith("image/"):
-        detail = (item.vendor_metadata or {}).get("detail")
-        return Image(source, detail)
-    if media_type.startswith("video/"):
-        raise _unsupported(item)
-    return Audio(source) if media_type.startswith("audio/") else Document(source)
-
-
-async def _result(part: messages.ToolReturnPart) -> ToolResult:
-    items = [await _content_part(item) for item in part.content_items(mode="str")]
-    texts = [item.text for item in items if isinstance(item, Text)]
-    return ToolResult(
-        call_id=part.tool_call_id,
-        content="".join(texts) if len(texts) == len(items) == 1 else tuple(items),
-        error=part.outcome not in ("success", "interrupted"),
-        name=part.tool_name,
-    )
-
-
-def _assistant(message: messages.ModelResponse) -> Message:
-    parts: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, messages.TextPart):
-            if part.content:
-                parts.append(Text(part.content))
-        elif isinstance(part, messages.ToolCallPart):
-            parts.append(ToolCall(part.tool_call_id, part.tool_name, part.args_as_json_str()))
-        # Reasoning, and tools that other providers ran, are valid there only.
-    kept = (message.provider_details or {}).get(_KEPT)
-    return restored_reply(kept, Message(role="assistant", parts=tuple(parts)))
-
-
-def _unsupported(part: object) -> exceptions.UserError:
-    return exceptions.UserError(f"AnaphoraModel cannot send a {type(part).__name__}")
-
-
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -391,7 +283,7 @@ def _details(response: Response[Any]) -> dict[str, Any] | None:
         details["notices"] = [str(notice) for notice in response.notices]
     kept = kept_reply(response.reply.message)
     if kept is not None:
-        details[_KEPT] = kept
+        details[KEPT] = kept
     return details or None
 
 

@@ -1,4 +1,4 @@
-"""Hooks for the official SDKs: verdicts on the calls of a program that stays as it is.
+"""Hooks for the official SDKs: verdicts on the calls of an unchanged program.
 
     client = anaphora.observe(anthropic.Anthropic())     the same object
     with anaphora.observing(on_verdict=print): ...        everything on httpx, httpx2 and aiohttp
@@ -28,7 +28,7 @@ __all__ = ["JudgedCall", "Observation", "observe", "observing", "transport"]
 
 T = TypeVar("T")
 
-#: Where SDKs and frameworks keep their HTTP clients.
+#: Attributes in which SDKs and frameworks keep their HTTP clients.
 _PLACES = (
     "_client",
     "_async_client",
@@ -57,8 +57,8 @@ def observe(
     """Observes the calls of an SDK's client, and returns it.
 
     `on_verdict` gets each call that has a verdict, `watchers` a `Record` of every call, as those of
-    `anaphora.Client` do. Without either, verdicts are logged to `anaphora.observe`: a warning where
-    a prefix broke. `mark=True` places cache markers in requests. `provider` names the provider of a
+    `anaphora.Client` do. Without either, verdicts are logged to `anaphora.observe`: a warning if a
+    prefix broke. `mark=True` places cache markers in requests. `provider` names the provider of a
     base URL that the catalog does not know; `addresses` maps base URLs to providers.
     """
     observation = Observation(
@@ -67,8 +67,7 @@ def observe(
         mark=mark,
         provider=provider,
         addresses=addresses,
-        every_address=True,
-        logs=True,
+        of_client=True,
     )
     found = list(_http_clients(client))
     for one in found:
@@ -99,8 +98,7 @@ def transport(
         mark=mark,
         provider=provider,
         addresses=addresses,
-        every_address=True,
-        logs=True,
+        of_client=True,
     )
     methods = ("handle_request", "handle_async_request")
     if inner is not None and not any(hasattr(inner, name) for name in methods):
@@ -121,7 +119,7 @@ def observing(
     and to configured addresses. Per context: other threads and tasks are not observed, tasks that
     are started in the block are. The block's value has the calls and their sums.
 
-    Configured are `addresses`, base URLs with their provider, and what is set in the environment
+    Configured are `addresses`, base URLs with their provider, and those of the environment
     (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, …).
     """
     observation = Observation(
@@ -136,7 +134,7 @@ def observing(
         _hooks().remove()
 
 
-# ── What is replaced while a block observes ──────────────────────────────────────────────────────
+# ── Functions that are replaced in a block ───────────────────────────────────────────────────────
 
 
 class _Hooks:
@@ -181,7 +179,7 @@ def _hooks() -> _Hooks:
 
 
 def _http_clients(client: Any, depth: int = _DEPTH) -> Iterator[Callable[[Observation], None]]:
-    """What observes each HTTP client that an object has."""
+    """For each HTTP client of an object, a function that observes it."""
     if httpx_transport.is_client(client):
         yield functools.partial(httpx_transport.observe_client, client)
         return

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is, and how a connection to it is protected."""
+"""Address of a PostgreSQL database, and how a connection to it is protected."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PostgresAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"postgresql://{host}{port}/{self.database}"
 
     def ssl_options(self) -> ssl.SSLContext | str | bool:
-        """What asyncpg takes as `ssl`. Raises `InvalidConfig` where a file cannot be used."""
+        """What asyncpg takes as `ssl`. Raises `InvalidConfig` if a file cannot be used."""
         if self.is_socket or self.sslmode == "disable":
             return False
         if self.sslmode in ("allow", "prefer") and not (self.sslrootcert or self.sslcert):

@@ -54,7 +54,7 @@ async def connect(
     timeout: float = CONNECT_SECONDS,
     statements: float | None = None,
 ) -> Connection:
-    """Raises `InvalidConfig`, `StoreUnavailable`, and `MissingExtra` where asyncpg is not
+    """Raises `InvalidConfig`, `StoreUnavailable`, and `MissingExtra` if asyncpg is not
     installed. `name` is shown in PostgreSQL's list of connections; `statements` are the seconds for
     a statement that names none itself."""
     problem: AnaphoraError
@@ -155,7 +155,7 @@ class _OpeningLoop:
 
 
 def end_when_gone(connection: socket.socket | None) -> None:
-    """A TCP connection ends within seconds where the other side does not confirm what was sent, or
+    """A TCP connection ends within seconds if the other side does not confirm what was sent, or
     that it is there; otherwise that takes a quarter of an hour, or for ever."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -216,7 +216,7 @@ def _pooler(address: PostgresAddress) -> InvalidConfig:
 
 @asynccontextmanager
 async def transaction(connection: Connection, **options: Any) -> AsyncIterator[None]:
-    """A transaction of the driver. Where a statement has no answer, or its caller is cancelled, the
+    """A transaction of the driver. If a statement has no answer, or its caller is cancelled, the
     connection ends, and the server rolls back; the driver would wait until it has ended the
     statement, which a server that hangs never does."""
     driver = connection.transaction(**options)
@@ -266,7 +266,7 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def connection_error(error: BaseException, address: PostgresAddress) -> AnaphoraError:
-    """The error to raise where a connection cannot be opened."""
+    """The error to raise if a connection cannot be opened."""
     import asyncpg
 
     if isinstance(error, asyncpg.InvalidPasswordError):
@@ -286,7 +286,7 @@ def connection_error(error: BaseException, address: PostgresAddress) -> Anaphora
         return InvalidConfig(f"{address}: cannot be used: {described(error)}")
     if isinstance(error, ConnectionError) and "SSL" in str(error):
         return InvalidConfig(
-            f"{address}: does not offer TLS; turn it on there, or write ?sslmode=disable where the"
+            f"{address}: does not offer TLS; turn it on there, or write ?sslmode=disable if the"
             " network is trusted"
         )
     reason = f"{address}: cannot be reached: {described(error)}"

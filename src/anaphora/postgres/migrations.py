@@ -79,7 +79,7 @@ def files() -> tuple[MigrationFile, ...]:
 
 
 async def state(connection: Connection) -> MigrationState:
-    """Raises `InvalidConfig` where an applied file was another one, and `NewerSchema` where the
+    """Raises `InvalidConfig` if an applied file was another one, and `NewerSchema` if the
     database needs a newer version of this package."""
     rows = []
     if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{SCHEMA}.migrations"):
@@ -134,7 +134,7 @@ async def _lock(connection: Connection) -> None:
 
 
 async def _create_schema(connection: Connection) -> None:
-    # IF NOT EXISTS alone needs a right that a role need not have where an operator made the schema.
+    # IF NOT EXISTS alone needs a right that a role need not have if an operator made the schema.
     if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", SCHEMA):
         await connection.execute(f"CREATE SCHEMA {SCHEMA}")
     await connection.execute(_TABLE)

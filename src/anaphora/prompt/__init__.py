@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anaphora.values.conversation import Segment
+
 from .blocks import (
     BlockMark,
     Continuation,
@@ -27,7 +29,7 @@ from .context import (
     atomic_units,
     compact,
 )
-from .ir import Call, PromptIR, Segment
+from .ir import Call, PromptIR
 
 __all__ = [
     "BlockMark",

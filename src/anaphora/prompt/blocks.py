@@ -104,7 +104,7 @@ class PromptCachePlan(Value, frozen=True, kw_only=True):
     key: str | None = None
     """The routing key: requests with the same one go where their prefix is likely cached."""
     retention: str | None = None
-    """The older request for a longer lifetime, where only that exists."""
+    """The older request for a longer lifetime, if only that exists."""
     prewarm: bool = False
     """Write the cache without a reply."""
     diagnose: bool = False

@@ -32,11 +32,12 @@ from anaphora.values import (
     from_json,
     to_json,
 )
+from anaphora.values.conversation import Segment
 from anaphora.values.fields import check_fields
 from anaphora.wording import counted
 
 from .blocks import PromptBlock, PromptCachePlan
-from .ir import PromptIR, Segment
+from .ir import PromptIR
 
 
 class ContextFingerprint(msgspec.Struct, frozen=True, eq=False):

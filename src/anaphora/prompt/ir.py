@@ -21,28 +21,13 @@ from anaphora.values import (
     SegmentRole,
     Value,
 )
+from anaphora.values.conversation import Segment
 from anaphora.values.fields import check_fields
 
 from .blocks import Continuation, Params, PromptBlock, PromptCachePlan
 from .views import PromptViews
 
 _TOOLS = frozenset(get_args(AnyTool))
-
-
-class Segment(Value, frozen=True):
-    """A run of messages that share one structural role."""
-
-    role: SegmentRole
-    messages: Conversation
-
-    def __post_init__(self) -> None:
-        # Created at every turn, so the common case is checked by identity.
-        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
-            check_fields(self)
-
-    @classmethod
-    def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
-        return cls(role, Conversation(messages))
 
 
 _SEGMENTS = frozenset({Segment})
@@ -61,7 +46,7 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
     state_position: Literal["tail", "head"] = "tail"
     """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
-    """Dynamic context before the conversation, or after it where that costs less."""
+    """Dynamic context before the conversation, or after it if that costs less."""
 
     def __post_init__(self) -> None:
         # As in `Segment`.
@@ -120,7 +105,7 @@ class PromptIR(PromptViews, frozen=True, kw_only=True):
         return blocks
 
     def system_fields_agree(self) -> bool:
-        """Whether text and blocks are the same, where both are given."""
+        """Whether text and blocks are the same, if both are given."""
         text, offset = self.system_text, 0
         if not text or not self.system_blocks:
             return True

@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from anaphora.values import Conversation, Message, SegmentRole, Value
+from anaphora.values.conversation import Segment
 
 from .blocks import Continuation, PromptBlock, ResponsesRequestOptions
-
-if TYPE_CHECKING:
-    from .ir import Segment
 
 
 class PromptViews(Value, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def row_of_call(
 
 
 def _streamed(call: RelayedCall) -> bool:
-    """Gemini streams a JSON array where it is not asked for events."""
+    """Gemini streams a JSON array unless events are requested."""
     content_type = dict(call.response_headers).get("content-type", "").lower()
     if any(kind in content_type for kind in _STREAMS):
         return True
@@ -100,7 +100,7 @@ def _streamed(call: RelayedCall) -> bool:
 
 
 def _raw_hash(call: RelayedCall) -> str:
-    """Of the response as it passed, still encoded; none where it was not kept."""
+    """Of the response as it passed, still encoded; none if it was not kept."""
     if not call.pieces:
         return ""
     state = blake3()

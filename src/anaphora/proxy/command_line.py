@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from anaphora.catalog.rows import decode_structs, read_toml
+from anaphora.catalog.values import decode_structs, read_toml
 
 _FILE = "programs.toml"
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
@@ -43,7 +42,7 @@ class ProgramAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The address that a program calls when its user is signed in instead of having a key."""
 
     field: str
-    """The field of the program's login file that says so, unless `key_field` is set, too."""
+    """The field of the program's login file that says so, unless `key_field` is set as well."""
     key_field: str
     upstream: str
 
@@ -111,8 +110,7 @@ class ProgramTables(msgspec.Struct, frozen=True):
         return next((one for one in self.wrappers if name in one.names), None)
 
 
-@functools.cache
-def tables() -> ProgramTables:
+def _read_tables() -> ProgramTables:
     text = (pkgutil.get_data(__package__, _FILE) or b"").decode()
     rows = decode_structs(
         read_toml(text, _FILE),
@@ -125,12 +123,15 @@ def tables() -> ProgramTables:
     return ProgramTables(*rows)
 
 
+TABLES = _read_tables()
+
+
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """A command, and where the program is that it runs."""
 
     words: tuple[str, ...]
     at: int
-    """The program's place in `words`: their number where there is none."""
+    """The program's place in `words`: their number if there is none."""
     program: Program | None = None
     """What is known of it."""
     wrappers: tuple[Wrapper, ...] = ()
@@ -165,7 +166,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         if self.name in _SHELLS and "-c" in self.arguments:
             script = " ".join(self.arguments)
             for word in dict.fromkeys(re.split(r"[\s;&|()\"']+", script)):
-                if (found := tables().program(program_name(word))) is not None:
+                if (found := TABLES.program(program_name(word))) is not None:
                     yield found
 
 
@@ -176,8 +177,8 @@ def parse(command: Sequence[str]) -> CommandLine:
     assignments: list[int] = []
     while at < len(words):
         name = program_name(words[at])
-        wrapper = tables().wrapper(re.sub(r"(?<=python)3?\.\d+\Z", "3", name))
-        if wrapper is None or tables().program(name) is not None:
+        wrapper = TABLES.wrapper(re.sub(r"(?<=python)3?\.\d+\Z", "3", name))
+        if wrapper is None or TABLES.program(name) is not None:
             break
         after = _after_options(words, at + 1, wrapper, assignments)
         if after is None:
@@ -185,7 +186,7 @@ def parse(command: Sequence[str]) -> CommandLine:
         wrappers.append(wrapper)
         at = after + wrapper.skip
     at = min(at, len(words))
-    program = tables().program(program_name(words[at])) if at < len(words) else None
+    program = TABLES.program(program_name(words[at])) if at < len(words) else None
     return CommandLine(
         words=words,
         at=at,
@@ -198,7 +199,7 @@ def parse(command: Sequence[str]) -> CommandLine:
 def _after_options(
     words: tuple[str, ...], at: int, wrapper: Wrapper, assignments: list[int]
 ) -> int | None:
-    """The place after a wrapper's own words; None where it runs no command."""
+    """The place after a wrapper's own words; None if it runs no command."""
     missing = bool(wrapper.words)
     while at < len(words):
         word = words[at]

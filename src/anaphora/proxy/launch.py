@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def find(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The file of a command. Raises `InvalidRequest` where there is none that can be run."""
+    """The file of a command. Raises `InvalidRequest` if there is none that can be run."""
     if not command:
         raise InvalidRequest("no command: write it after --")
     name = command[0]
@@ -59,8 +59,8 @@ def run(
     *,
     report: Callable[[str], None] | None = None,
 ) -> int:
-    """Runs the command until it ends; its exit code, or 128+n where signal n ended it. `report`
-    gets a sentence where processes that it started are still running then; without it the sentence
+    """Runs the command until it ends; its exit code, or 128+n if signal n ended it. `report`
+    gets a sentence if processes that it started are still running then; without it the sentence
     goes to standard error."""
     file = find(command, environ)
     with _Terminal() as terminal, _Forwarding(terminal) as forwarding, _Descendants() as started:
@@ -116,7 +116,7 @@ def _wait(child: subprocess.Popen[bytes], terminal: _Terminal) -> int:
 
 def _changed(child: subprocess.Popen[bytes]) -> int | None:
     """The status of a stopped child that is continued together with this process, has ended, or was
-    continued and stopped again; None where it stays stopped."""
+    continued and stopped again; None if it stays stopped."""
     deadline = time.monotonic() + _STOP_SECONDS
     while True:
         changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED | os.WUNTRACED)
@@ -128,7 +128,7 @@ def _changed(child: subprocess.Popen[bytes]) -> int | None:
 
 
 class _Terminal:
-    """The controlling terminal, where there is one: its attributes and its foreground group."""
+    """The controlling terminal, if there is one: its attributes and its foreground group."""
 
     def __init__(self) -> None:
         self._fd: int | None = None
@@ -313,7 +313,7 @@ class _ChildProcess(NamedTuple):
 
 
 def _children() -> Iterator[_ChildProcess]:
-    """The children of this process; none where the system does not tell."""
+    """The children of this process; none if the system does not tell."""
     own = str(os.getpid())
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

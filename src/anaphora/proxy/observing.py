@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,27 +45,14 @@ _Waiting: TypeAlias = tuple[RelayedCall, float]
 
 class Observer(Protocol):
     """Called for each call after it ended, in the order they ended, beside the relay: in a thread
-    of its own. What it raises is logged and does not affect the relay."""
+    of its own. What it raises is logged and does not affect the relay.
+
+    An observer may also have `prepare(calls)`, which is called before `call_ended` when several
+    calls wait, and `work_left()`, which does a small part of work that is not urgent while no call
+    waits, and returns whether there is more.
+    """
 
     def call_ended(self, call: RelayedCall) -> None: ...
-
-
-@runtime_checkable
-class PreparingObserver(Protocol):
-    """An observer that does more at once for several calls than for each of them."""
-
-    def prepare(self, calls: Sequence[RelayedCall]) -> None:
-        """Called before `call_ended` for each of these calls, in this order."""
-        ...
-
-
-@runtime_checkable
-class IdleWorker(Protocol):
-    """An observer with work that is not urgent, which is done while there is no call to observe."""
-
-    def work_left(self) -> bool:
-        """Does a small part of it, and says whether there is more."""
-        ...
 
 
 class ObserverThread:
@@ -73,8 +60,8 @@ class ObserverThread:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
-        self._workers = [each for each in self._observers if isinstance(each, IdleWorker)]
-        self._preparing = [e for e in self._observers if isinstance(e, PreparingObserver)]
+        self._workers: list[Any] = [each for each in self._observers if hasattr(each, "work_left")]
+        self._preparing: list[Any] = [each for each in self._observers if hasattr(each, "prepare")]
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
@@ -175,9 +162,9 @@ class ObserverThread:
                 name = type(observer).__name__
                 log(logging.ERROR, f"the observer {name} failed to prepare calls", problem)
 
-    def _has_more(self, worker: IdleWorker) -> bool:
+    def _has_more(self, worker: Any) -> bool:
         try:
-            return worker.work_left()
+            return bool(worker.work_left())
         except Exception as problem:
             log(logging.ERROR, f"{type(worker).__name__} failed while there was time", problem)
             return False

@@ -13,7 +13,7 @@ from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.page_site import PAGE_HEADERS, PROGRAM_SECTIONS, PageSite, program_pages
 from anaphora.dashboard.pages.blocks import worst_blocks
-from anaphora.dashboard.pages.conversation import conversation
+from anaphora.dashboard.pages.conversations import conversation
 from anaphora.dashboard.pages.overview import (
     OverviewPage,
     causes_card,

@@ -24,20 +24,20 @@ from anaphora.client.config.environment import default_rows, key_variables, olla
 from anaphora.errors import InvalidRequest
 
 from .command_line import (
+    TABLES,
     CommandLine,
     Program,
     ProgramAccount,
     ProgramArgument,
     ProgramVariable,
     parse,
-    tables,
 )
 
 if TYPE_CHECKING:
     from .certificates import Authority
     from .server import Proxy
 
-#: The value of key variables in replay, where a program wants one and none is needed.
+#: The value of key variables in replay, if a program wants one and none is needed.
 PLACEHOLDER_KEY = "anaphora-replay"
 _LOCAL = ("127.0.0.1", "localhost")
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::", ""})
@@ -104,7 +104,7 @@ def exports(proxy: Proxy, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
-    """Raises where an upstream is the proxy itself."""
+    """Raises if an upstream is the proxy itself."""
     own = urlsplit(url)
     for upstream in upstreams:
         parts = urlsplit(upstream)
@@ -117,10 +117,10 @@ def refuse_loop(url: str, upstreams: Iterable[str]) -> None:
 
 
 def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """What of the command cannot be redirected, a sentence each."""
+    """The parts of the command that cannot be redirected, a sentence each."""
     line = parse(command)
     found = [f"{one.names[0]}: {one.notice}" for one in line.wrappers if one.notice]
-    for one in tables().bypasses:
+    for one in TABLES.bypasses:
         if one.program and (line.program is None or one.program not in line.program.names):
             continue
         if one.variable and environ.get(one.variable, "").lower() not in ("", "0", "false"):
@@ -134,7 +134,7 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
         if (argument := program.argument) is not None
     ]
     values = {**environ, **line.assigned()}
-    for variable in tables().variables:
+    for variable in TABLES.variables:
         value = values.get(variable.name, "")
         if value and not variable.provider and _destination(variable, value) is None:
             found.append(
@@ -173,7 +173,7 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
             if not made.get(name):
                 made[name] = PLACEHOLDER_KEY
     rows = default_rows()
-    for provider in dict.fromkeys(one.provider for one in tables().variables if one.provider):
+    for provider in dict.fromkeys(one.provider for one in TABLES.variables if one.provider):
         names = key_variables(rows[provider])
         if not any(made.get(name) for name in names):
             made[names[0]] = PLACEHOLDER_KEY
@@ -185,10 +185,10 @@ def with_placeholder_keys(environ: Mapping[str, str], command: Sequence[str]) ->
 
 def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _Destination]:
     """By variable; the program's argument has the empty name. A variable that the user has not set
-    is left unset where another one of its provider is set: then the program reads that one, or
+    is left unset if another one of its provider is set: then the program reads that one, or
     means the provider's own address."""
     values = {**environ, **line.assigned()}
-    known = tables().variables
+    known = TABLES.variables
     stated = {one.provider for one in known if one.provider and values.get(one.name)}
     found: dict[str, _Destination] = {}
     if line.program is not None and line.program.argument is not None:
@@ -216,7 +216,7 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
 
 
 def _destination(variable: ProgramVariable, value: str) -> _Destination | None:
-    """Where a variable leads; None: to an address of no known provider, where that matters."""
+    """Where a variable leads; None: to an address of no known provider, if that matters."""
     if not value:
         return _Destination(variable.provider, variable.path)
     url = ollama_url(value) if variable.name == "OLLAMA_HOST" else value
@@ -246,7 +246,7 @@ def _read(url: str, setting: str, provider: str) -> _Destination | None:
 
 
 def _provider_at(parts: SplitResult) -> str | None:
-    """The provider of the catalog with that address. A port of this machine is one only where it is
+    """The provider of the catalog with that address. A port of this machine is one only if it is
     the provider's own."""
     for name, row in default_rows().items():
         if "{" not in row.base_url and _same_origin(row.base_url, parts):
@@ -366,7 +366,7 @@ def _no_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _expanded(file: str, environ: Mapping[str, str]) -> str:
-    """The path with `~` and `$NAME` of that environment; empty where the variable is not set."""
+    """The path with `~` and `$NAME` of that environment; empty if the variable is not set."""
     first, _, rest = file.partition("/")
     base = environ.get("HOME", "") if first == "~" else environ.get(first.removeprefix("$"), "")
     return os.path.join(base, rest) if base else ""

@@ -283,7 +283,7 @@ class _Relaying:
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def body(self, *, streams: bool) -> bytes | AsyncIterator[bytes]:
-        """The whole body; its pieces where they go on at once, or are too large to keep."""
+        """The whole body; its pieces if they go on at once, or are too large to keep."""
         data, more = await self._next(0)
         pieces, size = [data], len(data)
         while more and not streams and size <= KEPT_BYTES:
@@ -390,7 +390,7 @@ def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def _host_of(upstream: str) -> str:
-    """The Host header of an upstream: its port only where it is not the scheme's."""
+    """The Host header of an upstream: its port only if it is not the scheme's."""
     parts = urlsplit(upstream)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     default = {"http": 80, "https": 443}[parts.scheme]

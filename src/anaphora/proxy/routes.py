@@ -2,7 +2,7 @@
 
 Every provider of the catalog has the prefix `/PROVIDER`: `/deepseek/chat/completions` goes to
 `https://api.deepseek.com/chat/completions`. The paths of Anthropic, OpenAI, Gemini and Ollama work
-without a prefix, too, since some programs take no path in their base URL.
+also without a prefix, since some programs take no path in their base URL.
 
 Requests and responses pass as bytes. Nothing is decompressed, and no time limit applies once the
 connection is there: models think for as long as they do.
@@ -24,7 +24,12 @@ from anaphora.client.config.environment import default_rows
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport import errors
 from anaphora.client.transport.connections import Address, Connections
-from anaphora.client.transport.exchange import NetworkExchange, OutgoingRequest, RequestHead
+from anaphora.client.transport.exchange import (
+    NetworkExchange,
+    OutgoingRequest,
+    RequestHead,
+    send_request,
+)
 from anaphora.errors import InvalidConfig, InvalidRequest, Transport
 from anaphora.traffic.calls import Headers, ProxyRoute, UpstreamRequest, checked_upstream
 from anaphora.wire import Wire
@@ -84,7 +89,7 @@ class RouteTable:
 
     def find(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
         """The route of a path that is still percent-encoded, and the path at the provider, below
-        the route's base URL. None where no route fits."""
+        the route's base URL. None if no route fits."""
         first, slash, rest = path[1:].partition("/")
         route = self._prefixed.get(first) if path.startswith("/") else None
         if route is not None:
@@ -145,7 +150,7 @@ class UpstreamResponse(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends the exchange; upstream stops generating where the body was not read to its end."""
+        """Ends the exchange; upstream stops generating if the body was not read to its end."""
         ...
 
 
@@ -182,7 +187,7 @@ class NetworkUpstream:
             repeatable=is_whole and request.method in _IDEMPOTENT,
             chunked=not is_whole and not _has_length(request),
         )
-        exchange = await self._connections.exchange(address, outgoing)
+        exchange = await send_request(self._connections, address, outgoing)
         if exchange.message.code == _SWITCHING:
             exchange.abort()
             asked = HttpProcessingError(message="switching protocols was not asked for")

@@ -66,7 +66,7 @@ class Proxy:
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
 
     def settle(self, seconds: float) -> bool:
-        """Waits until no call is open and observers have got every call. False where a call is
+        """Waits until no call is open and observers have got every call. False if a call is
         still open after that time."""
         deadline = time.monotonic() + seconds
         while self._is_busy():

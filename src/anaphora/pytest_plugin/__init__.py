@@ -1,7 +1,7 @@
 """The pytest plugin: a prompt cache under test, recorded conversations, a local emulator.
 
     def test_the_agent_keeps_its_cache(cache_contract):
-        run_agent()                    # any SDK; fails where a prompt prefix broke
+        run_agent()                    # any SDK; fails if a prompt prefix broke
 
     def test_the_agent_answers(anaphora_replay):
         assert "Paris" in run_agent()  # from recordings; --anaphora-record=once makes them
@@ -18,16 +18,16 @@ import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 if TYPE_CHECKING:
     from anaphora.emulator import Emulator
+    from anaphora.replay.player import Mode
 
     from .contract import CacheContract
-    from .recordings import ReplayedTest
-    from .redirect import Redirect
+    from .redirect import Redirect, ReplayedTest
 
 _MODES = ("none", "once", "new", "all")
 _MARKERS = (
@@ -38,7 +38,7 @@ _MARKERS = (
     " anaphora_replay with these options",
 )
 _LIMITS = ("min_read_share", "max_cost_usd", "min_calls")
-#: The fixture of the emulator, also where a project has another one of the name `emulator`.
+#: The emulator's fixture under a name that no project overrides.
 _EMULATOR = "_anaphora_emulator"
 #: The attribute of a test's report that holds the result of its contract, as JSON.
 _RESULT = "anaphora_cache_contract"
@@ -138,10 +138,10 @@ def anaphora_replay(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReplayedTest]:
     """Answers the calls of the test from its recordings; --anaphora-record makes them."""
-    from .recordings import ReplayedTest, mode_of, replay_options
+    from .redirect import ReplayedTest, replay_options
 
     redirect = _redirect(pytestconfig)
-    mode = mode_of(pytestconfig.getoption("--anaphora-record"))
+    mode = cast("Mode", pytestconfig.getoption("--anaphora-record"))
     with _plain_errors():
         marker = _marker(request, "anaphora_replay")
         options = replay_options(marker, request.node.path)
@@ -163,8 +163,8 @@ def anaphora_replay(
 def cache_contract(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CacheContract]:
-    """Fails the test where the prefix of a prompt broke, or a limit is exceeded. The calls go to
-    the recordings of `anaphora_replay` where the test uses it, else to the emulator."""
+    """Fails the test if the prefix of a prompt broke, or a limit is exceeded. The calls go to
+    the recordings of `anaphora_replay` if the test uses it, else to the emulator."""
     from anaphora.traffic.judging import Judge
 
     from .contract import CacheContract, limits_of
@@ -193,8 +193,8 @@ def cache_contract(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Checks recordings and contract when the test itself has passed; where it failed, its report
-    gets what they found."""
+    """Checks recordings and contract when the test itself has passed; if it failed, their
+    problems go to its report."""
     found = (item.stash.get(_REPLAYED, None), item.stash.get(_CONTRACT, None))
     checks = [check for check in found if check is not None]
     try:
@@ -255,8 +255,7 @@ def pytest_terminal_summary(
         return
     import msgspec
 
-    from .contract import ContractResult
-    from .report import markdown
+    from .contract import ContractResult, markdown
 
     results = [msgspec.json.decode(each, type=ContractResult) for each in config.stash[_RESULTS]]
     path = Path(file)

@@ -1,18 +1,18 @@
-"""The cache contract of a test: no prefix breaks, and the limits on reads and cost hold."""
+"""The cache contract of a test: no prefix breaks, and the limits on reads and cost hold. And the
+report of all contracts, as Markdown for a pull request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pytest
 
-from anaphora.cache.verdict.values import format_loss, format_usd
 from anaphora.traffic.judging import Judge
 from anaphora.traffic.sums import JudgedCall, WatchSummary
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 #: Breaks and failed calls that a failure shows in full.
 _SHOWN = 3
@@ -51,7 +51,7 @@ ContractState: TypeAlias = Literal["held", "failed", "skipped", "not checked"]
 
 
 class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report says about one test."""
+    """The row of one test in the report."""
 
     test: str
     state: ContractState
@@ -99,11 +99,11 @@ class CacheContract:
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """What the calls have cost; None where a price is unknown."""
+        """The cost of the calls; None if a price is unknown."""
         return _cost_usd(self.summary)
 
     def problems(self) -> list[str]:
-        """What is wrong, a paragraph each."""
+        """Problems, a paragraph each."""
         settled = self._settled()
         calls = self._judge.calls
         if len(calls) < self.limits.min_calls:
@@ -111,7 +111,7 @@ class CacheContract:
         return [*self.problems_so_far(), *(self._limits_exceeded() if calls else ())]
 
     def problems_so_far(self) -> list[str]:
-        """What is wrong where the test itself failed: without what its end would have shown."""
+        """Problems to report if the test itself failed, without those of an incomplete run."""
         calls = self.calls
         judged = [call for call in calls if call.kind == "judged"]
         found = _failures(calls) if calls and not judged else []
@@ -144,7 +144,7 @@ class CacheContract:
         return found
 
     def check(self) -> None:
-        """Fails the test where the contract does not hold."""
+        """Fails the test if the contract does not hold."""
         self._settled()
         self.checked = True
         problems = self.problems()
@@ -282,3 +282,75 @@ def _lost_usd(calls: Iterable[JudgedCall]) -> Decimal | None:
             return None
         total += call.lost_usd
     return total
+
+
+# ── The report of all contracts ──────────────────────────────────────────────────────────────────
+
+
+_MARKS: dict[ContractState, str] = {
+    "held": "✅",
+    "failed": "❌",
+    "skipped": "⏭️",
+    "not checked": "⚠️",
+}
+
+
+def markdown(results: Sequence[ContractResult]) -> str:
+    """A table of the tests, and the problems of those that failed."""
+    if not results:
+        return "## Prompt cache\n\nNo test used the fixture `cache_contract`.\n"
+    failed = [result for result in results if result.state == "failed"]
+    lines = ["## Prompt cache", "", _headline(results, failed), "", *_table(results)]
+    for result in failed:
+        lines += ["", f"### {_escaped(result.test)}", "", *_fenced("\n\n".join(result.problems))]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(results: Sequence[ContractResult], failed: Sequence[ContractResult]) -> str:
+    rest = _rest(results)
+    if not failed:
+        held = sum(result.state == "held" for result in results)
+        return f"{'✅' if held else '⚠️'} {counted(held, 'cache contract')} held{rest}."
+    lost = sum(result.lost for result in failed)
+    costs = [result.lost_usd for result in failed]
+    dollars = None if None in costs else sum((cost for cost in costs if cost), Decimal(0))
+    text = f"❌ {len(failed)} of {counted(len(results), 'cache contract')} failed{rest}"
+    return (
+        f"{text}: {counted(lost, 'token')} paid again, {format_loss(dollars)}."
+        if lost
+        else text + "."
+    )
+
+
+def _rest(results: Sequence[ContractResult]) -> str:
+    """How many contracts say nothing, and why."""
+    skipped = sum(result.state == "skipped" for result in results)
+    unchecked = sum(result.state == "not checked" for result in results)
+    text = f", {skipped} skipped" if skipped else ""
+    return text + (f", {unchecked} not checked since the test itself failed" if unchecked else "")
+
+
+def _table(results: Sequence[ContractResult]) -> list[str]:
+    lines = ["| test | calls | read from cache | cost | lost |", "|---|---:|---:|---:|---:|"]
+    for result in results:
+        mark = _MARKS[result.state]
+        share = "–" if result.share_read is None else f"{result.share_read:.0%}"
+        unknown = "unknown" if result.calls else "–"
+        cost = unknown if result.cost_usd is None else format_usd(result.cost_usd)
+        lost = "–" if not result.lost else f"{result.lost:,} tokens, {format_loss(result.lost_usd)}"
+        lines.append(
+            f"| {mark} {_escaped(result.test)} | {result.calls} | {share} | {cost} | {lost} |"
+        )
+    return lines
+
+
+def _fenced(text: str) -> list[str]:
+    """A code block whose fence is longer than any in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [f"{fence}text", text, fence]
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{char}" if char in "\\|`*_<>[]" else char for char in text)

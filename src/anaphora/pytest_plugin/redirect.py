@@ -1,19 +1,24 @@
-"""The proxy of a test run: each test says where its calls go, and which judge sees them."""
+"""The proxy of a test run. Each test chooses where its calls go (the provider, the emulator, its
+recordings) and which judge sees them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
+import pytest
 
-from anaphora.errors import Transport
+from anaphora.errors import AnaphoraError, Transport
 from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
+from anaphora.proxy.recording import RecordedUpstream
 from anaphora.proxy.routes import NetworkUpstream, ResponseSource, UpstreamResponse, default_routes
 from anaphora.proxy.server import Proxy, running
+from anaphora.replay.player import Match, Mode, Player, Repeat, ReplayReport
 from anaphora.traffic.calls import RelayedCall, UpstreamRequest
 from anaphora.traffic.judging import Judge
 
@@ -146,7 +151,7 @@ class Redirect:
             self._upstream.current, self._judge, self._since = before
 
     def settle(self) -> bool:
-        """Waits until every call of a test has ended and was judged. False where one stays open."""
+        """Waits until every call of a test has ended and was judged. False if one stays open."""
         settled = self.proxy.settle(self._patience)
         self._patience = _SETTLE_SECONDS if settled else _OPEN_SECONDS
         return settled
@@ -154,3 +159,93 @@ class Redirect:
     def close(self) -> None:
         self.restore_environment()
         self._resources.close()
+
+
+# ── Recordings ───────────────────────────────────────────────────────────────────────────────────
+
+
+#: The options of the marker `anaphora_replay`.
+_OPTIONS = ("folder", "repeat", "match", "rules")
+_RECORD = "record the test with --anaphora-record=once"
+
+
+class ReplayedTest:
+    """The recordings of one test. `check` is called when the test has passed."""
+
+    title = "recordings"
+
+    def __init__(
+        self,
+        folder: Path,
+        mode: Mode,
+        options: dict[str, Any],
+        live: ResponseSource,
+        settle: Callable[[], bool],
+    ) -> None:
+        self.folder = folder
+        self.mode = mode
+        self._settle = settle
+        if mode == "none" and not folder.is_dir():
+            pytest.fail(f"no recordings in {folder}: {_RECORD}", pytrace=False)
+        try:
+            self._player = Player(folder, mode, **options)
+        except AnaphoraError as problem:
+            pytest.fail(str(problem), pytrace=False)
+        self.upstream: ResponseSource = RecordedUpstream(self._player, live)
+
+    @property
+    def report(self) -> ReplayReport:
+        """Numbers of replayed and recorded calls, and the missing ones."""
+        self._settle()
+        return self._player.report
+
+    def problems(self) -> list[str]:
+        """Problems, a paragraph each."""
+        report = self.report
+        found = []
+        if report.misses:
+            lines = (f"  {miss}" for miss in report.misses)
+            found.append("\n".join([f"Not recorded in {self.folder}:", *lines, "", self._advice()]))
+        if report.failures:
+            found.append("\n  ".join(["Could not be recorded:", *report.failures]))
+        return found
+
+    def problems_so_far(self) -> list[str]:
+        """Problems to report if the test itself failed."""
+        return self.problems()
+
+    def _advice(self) -> str:
+        return (
+            "--anaphora-record=new records these requests, --anaphora-record=all the whole test"
+            " again. For texts that differ in every run, such as dates and directories, there are"
+            " match rules: docs/guides/replay-offline.md."
+        )
+
+    def check(self) -> None:
+        """Fails the test if a request had no recording, or could not be recorded."""
+        if problems := self.problems():
+            pytest.fail("\n\n".join(problems), pytrace=False)
+
+    def close(self) -> None:
+        """Waits until all is written."""
+        try:
+            self._player.close()
+        except AnaphoraError as problem:
+            pytest.fail(str(problem), pytrace=False)
+
+
+def replay_options(options: dict[str, Any], test_file: Path) -> dict[str, Any]:
+    """The options of a test's marker. Raises `pytest.UsageError` for one that is invalid."""
+    for name in options:
+        if name not in _OPTIONS:
+            known = ", ".join(_OPTIONS)
+            raise pytest.UsageError(f"anaphora_replay has no {name!r}; it takes {known}")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    chosen.pop("folder", None)
+    for name, kind in (("repeat", Repeat), ("match", Match)):
+        if name in chosen and chosen[name] not in get_args(kind):
+            known = ", ".join(get_args(kind))
+            raise pytest.UsageError(f"{name} is one of {known}, got {chosen[name]!r}")
+    if "rules" in chosen:
+        chosen["rules"] = test_file.parent / chosen["rules"]
+    return chosen

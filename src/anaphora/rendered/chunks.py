@@ -68,7 +68,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     place: str = ""
     """The name of the body's list with the chunks, if not that of the section."""
     paths: tuple[str, ...] = ()
-    """The path of each chunk, where they are not in one list."""
+    """The path of each chunk, if they are not in one list."""
     blocks: str = "content"
     """The name of a message's list of blocks."""
     before: str | None = None
@@ -143,7 +143,7 @@ class Chunk(msgspec.Struct, frozen=True):
     data: bytes
     """Glue and block, without marker."""
     splice: int | None
-    """The offset of a marker in `data`; None where none is allowed."""
+    """The offset of a marker in `data`; None if none is allowed."""
     section: Section
     role: SegmentRole | None
     message_id: str | None
@@ -163,13 +163,13 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     the first dynamic one that differs from the turn before."""
     envelope: Envelope
     body_order: tuple[int, ...] | None = None
-    """The runs in the order of the body, where that is not the hash order."""
+    """The runs in the order of the body, if that is not the hash order."""
     markers: Mapping[Ttl, bytes]
     """The bytes of a marker, inserted at a chunk's splice."""
     request_markers: Mapping[Ttl, bytes] = {}
     """The bytes that request an automatic breakpoint, inserted before the envelope's tail."""
     only_marks: bytes | None = None
-    """The bytes that request none; None where that is not possible."""
+    """The bytes that request none; None if that is not possible."""
     key_place: bytes | str | None = None
     """The place of the planner's cache key: the bytes before it in the body, or a header's name.
     None: none may be sent, or the caller has chosen one."""

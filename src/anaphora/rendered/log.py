@@ -23,7 +23,7 @@ from anaphora.wording import counted
 
 NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
-from the end: -1 is inside the closing brace, 0 after it, None where no marker is allowed."""
+from the end: -1 is inside the closing brace, 0 after it, None if no marker is allowed."""
 
 
 class LogAppend(msgspec.Struct, eq=False):
@@ -96,7 +96,7 @@ class ChunkLog:
     labels: tuple[str, ...] = ()
     """The labels of tools and system blocks."""
     policies: tuple[tuple[int, Ttl | None], ...] = ()
-    """The runs with one cache policy (last chunk, TTL); empty where no block has one."""
+    """The runs with one cache policy (last chunk, TTL); empty if no block has one."""
     source: object = None
     """The tools or blocks that were rendered."""
     run: Any = None
@@ -114,7 +114,7 @@ class ChunkLog:
         self.ends = array("Q", ends)
         """Byte offset at which each chunk ends."""
         self.splices = array("q", splices)
-        """Byte offset of each chunk's marker; -1 where none is allowed."""
+        """Byte offset of each chunk's marker; -1 if none is allowed."""
         self.message_ends = array("Q", first.message_ends)
         """For each source message, the number of chunks up to its end."""
         self.ids = first.ids
@@ -170,7 +170,7 @@ class ChunkLog:
         return bisect_right(self.message_ends, chunk)
 
     def position_of(self, message_id: str) -> int | None:
-        """The index of the source message of that id, the last one where there are several."""
+        """The index of the source message of that id, the last one if there are several."""
         with self._lock:
             if self._placed < len(self.ids):
                 self._positions.update(zip(self.ids[self._placed :], count(self._placed)))

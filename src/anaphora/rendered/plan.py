@@ -92,7 +92,7 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     binds_thinking: bool = False
     """Signed thinking is only valid after the prompt that it was written for."""
     plain: Envelope | None = None
-    """The wire's own envelope, where a dialect changed it."""
+    """The wire's own envelope, if a dialect changed it."""
     speaker: Any = None
     """The dialect codec that changed it."""
 

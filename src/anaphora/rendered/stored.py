@@ -2,7 +2,7 @@
 
     stored, added = store_run(run, before)      `added` has the pieces that are not stored yet
     match_run(stored, rendered)                 the same bytes in a later prompt, as a view of it
-    restore_run(stored, pieces)                 the run from its pieces, where a byte has changed
+    restore_run(stored, pieces)                 the run from its pieces, if a byte has changed
 
 A run is stored as pieces of its log. A later call of a growing conversation adds one piece and
 keeps the others; small neighbours are joined, so that a run of n calls has about log n pieces.
@@ -75,11 +75,11 @@ class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     """Of the packed piece: its name."""
     packed: bytes = b""
-    """The piece itself, where it is small."""
+    """The piece itself, if it is small."""
 
 
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
-    """One run, without its bytes: `digest` identifies them. Where no text may be stored, only its
+    """One run, without its bytes: `digest` identifies them. If no text may be stored, only its
     section, role and number of chunks are given."""
 
     section: Section
@@ -99,7 +99,7 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     """Digests of the messages of dynamic context, which may be exchanged at every call."""
 
     def check(self) -> None:
-        """Raises where a value that was read from a store contradicts itself."""
+        """Raises if a value that was read from a store contradicts itself."""
         whole = self.count, self.messages, self.size
         pieces = [(ref.chunks, ref.messages, ref.size) for ref in self.pieces]
         if tuple(map(sum, zip(*pieces, strict=True))) != whole:
@@ -165,7 +165,7 @@ def store_run(run: ChunkRun, before: StoredRun | None) -> tuple[StoredRun, NewPi
 
 
 def match_run(stored: StoredRun, rendered: Rendered) -> ChunkRun | None:
-    """The stored run as a view of a prompt that holds the same bytes; None where none does."""
+    """The stored run as a view of a prompt that holds the same bytes; None if none does."""
     for run in rendered.runs:
         if (run.section, run.role) == (stored.section, stored.role):
             if not _begins_with(run.log, run.count, stored):
@@ -178,7 +178,7 @@ def match_run(stored: StoredRun, rendered: Rendered) -> ChunkRun | None:
 
 
 def restore_run(stored: StoredRun, pieces: Mapping[bytes, bytes]) -> ChunkRun:
-    """The stored run from its packed pieces. Raises where they do not fit together."""
+    """The stored run from its packed pieces. Raises if they do not fit together."""
     log = ChunkLog()
     labels: list[str] = []
     for ref in stored.pieces:

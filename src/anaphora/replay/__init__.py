@@ -2,7 +2,7 @@
 
     client = AsyncClient.from_env(transport=Recorder("recordings"))
 
-`Recorder` is for the client, `proxy.recording` for other programs; both ask a `Player`.
+`Recorder` is for the client, `proxy.recording` for other programs; both use a `Player`.
 `RecordingAdapter` and `ReplayAdapter` are for adapters (`client.adapter`).
 """
 

@@ -6,9 +6,9 @@
     replay = ReplayAdapter("recordings")
     await replay.complete(request)       the recorded response; its raw_hash is that of the fixture
 
-A whole response and a stream are separate recordings; where only one of them was recorded, the
-other is made of it. The same request asked again gets the recorded responses in their order, and
-then the last one again, or with `repeat="never"` the error `NoFixture`.
+A whole response and a stream are separate recordings; if only one of them was recorded, the
+other is made of it. A repeated request gets the recorded responses in their order, and then the
+last one again, or with `repeat="never"` the error `NoFixture`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _chunk = msgspec.json.Decoder(StreamChunk)
 
 
 class RecordingAdapter(LlmAdapter):
-    """Records what another adapter responds. A response that cannot be recorded is returned all the
-    same; `failures` says why, and a warning."""
+    """Records the responses of another adapter. A response that cannot be recorded is still
+    returned; `failures` and a warning have the reason."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class RecordingAdapter(LlmAdapter):
         return response
 
     async def stream(self, request: LlmRequest) -> AsyncGenerator[StreamChunk, None]:
-        """Recorded when it has ended; not where the caller stops before."""
+        """Recorded when it has ended, unless the caller stops before."""
         started = time.monotonic()
         pieces: list[FixturePiece] = []
         chunks = self._adapter.stream(request)

@@ -39,7 +39,7 @@ def write_all(file: int, data: bytes) -> None:
 
 class FolderWriter:
     """Writes into one folder. `sync` waits until the data is on the disk; without it, a crash of
-    the machine may lose what was written, a crash of the process never does."""
+    the machine may lose the last writes, a crash of the process never does."""
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
         self._folder = folder
@@ -120,7 +120,7 @@ class FolderWriter:
             os.fsync(file)
 
     def sync_folder(self) -> None:
-        """Names are on the disk too. Windows has no such call."""
+        """Also writes the names to the disk. Windows has no such call."""
         if not self._sync or os.name == "nt":
             return
         file = os.open(self._folder, os.O_RDONLY)
@@ -136,7 +136,7 @@ def remove(path: str) -> None:
 
 
 def create_folder(folder: Path, writer: FolderWriter) -> None:
-    """The folder with an empty index, where it does not exist yet."""
+    """The folder with an empty index, if it does not exist yet."""
     with io_errors(folder, "cannot be created"):
         # `parents=True` would create those with the mode that the umask allows.
         for place in (*reversed(folder.parents), folder):
@@ -149,7 +149,7 @@ def create_folder(folder: Path, writer: FolderWriter) -> None:
 @contextlib.contextmanager
 def locked(folder: Path, *, exclusive: bool) -> Iterator[int | None]:
     """Holds the lock of the folder, which is on its index: many readers, or one writer. Yields the
-    open index; None where there is none."""
+    open index; None without one."""
     path = folder / INDEX
     while True:
         try:
@@ -175,7 +175,7 @@ def _lock(file: int, *, exclusive: bool) -> None:
 
 
 def _is_current(file: int, path: Path) -> bool:
-    """False where another index has taken its place while we waited."""
+    """False if another index has taken its place while we waited."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:

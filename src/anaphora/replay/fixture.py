@@ -49,15 +49,15 @@ class FixturePiece(msgspec.Struct, frozen=True):
 
 class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     """A request and the response to it, without secrets and content encoding. `redact.fixture_of`
-    makes one of an exchange as it was received."""
+    makes one of a received exchange."""
 
     key: str
-    """What the exchange is looked up by: a digest in lower-case hex, 64 characters."""
+    """Lookup key of the exchange: a digest in lower-case hex, 64 characters."""
     number: int = 0
     """The place among the fixtures with this key; `FixtureStore.add` sets it."""
     exact: str = ""
-    """A digest of the request as it was sent, in the same form; empty where none was taken. The
-    same request needs no other comparison to find this key."""
+    """A digest of the exact request, in the same form; empty if none was taken. The same request
+    needs no other comparison to find this key."""
     provider: str = ""
     model: str = ""
     method: str = "POST"
@@ -66,11 +66,11 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes = b""
     """The request's body, for messages that say how another request differs."""
     status: int = 200
-    """0 where no response began."""
+    """0 if no response began."""
     headers: FixtureHeaders = ()
     """The response's headers."""
     pieces: tuple[FixturePiece, ...] = ()
-    """The response's body as it arrived, in parts."""
+    """The response's body in the parts in which it arrived."""
     failure: str = ""
     """How far the exchange got when the connection failed (`errors.Phase`); empty: complete."""
     recorded: float = 0.0
@@ -78,7 +78,7 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     altered: bool = False
     """Redaction changed the body of the request or of the response."""
     raw_hash: str = ""
-    """BLAKE3 of the response's body as it is stored; computed where it is not given."""
+    """BLAKE3 of the stored response body; computed by default."""
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
@@ -152,27 +152,17 @@ def beginning(key: str, number: int, exact: str) -> bytes:
 def to_file(fixture: Fixture) -> bytes:
     lines = [
         b'"%b": %b' % (name.encode(), _lines(value) if name == "pieces" else dumps(value))
-        for name, value in _fields(fixture)
+        for name, value in _fields(fixture).items()
     ]
     return beginning(fixture.key, fixture.number, fixture.exact) + b",\n".join(lines) + b"\n}\n"
 
 
-def _fields(fixture: Fixture) -> list[tuple[str, Any]]:
-    return [
-        ("provider", fixture.provider),
-        ("model", fixture.model),
-        ("method", fixture.method),
-        ("path", fixture.path),
-        ("query", fixture.query),
-        ("request", _stored(fixture.request)),
-        ("status", fixture.status),
-        ("headers", fixture.headers),
-        ("pieces", [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]),
-        ("failure", fixture.failure),
-        ("recorded", fixture.recorded),
-        ("altered", fixture.altered),
-        ("raw_hash", fixture.raw_hash),
-    ]
+def _fields(fixture: Fixture) -> dict[str, Any]:
+    """The stored fields behind those of `beginning`."""
+    fields = {name: getattr(fixture, name) for name in Fixture.__struct_fields__[3:]}
+    fields["request"] = _stored(fixture.request)
+    fields["pieces"] = [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]
+    return fields
 
 
 def _lines(pieces: Sequence[Any]) -> bytes:
@@ -199,26 +189,12 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
         raise NewerSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
     if reason := _response_problem(stored):
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {reason}")
-    pieces = tuple(FixturePiece(seconds, _bytes(body)) for seconds, body in stored.pieces)
+    fields = msgspec.structs.asdict(stored)
+    del fields["schema_version"]
+    fields["pieces"] = tuple(FixturePiece(seconds, _bytes(body)) for seconds, body in stored.pieces)
+    fields["request"] = _bytes(stored.request) if request else b""
     try:
-        fixture = Fixture(
-            key=stored.key,
-            number=stored.number,
-            exact=stored.exact,
-            provider=stored.provider,
-            model=stored.model,
-            method=stored.method,
-            path=stored.path,
-            query=stored.query,
-            request=_bytes(stored.request) if request else b"",
-            status=stored.status,
-            headers=stored.headers,
-            pieces=pieces,
-            failure=stored.failure,
-            recorded=stored.recorded,
-            altered=stored.altered,
-            raw_hash=stored.raw_hash,
-        )
+        fixture = Fixture(**fields)
     except InvalidRequest as problem:
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
     if blake3(fixture.payload).hexdigest() != fixture.raw_hash:
@@ -227,7 +203,7 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
 
 
 def _response_problem(stored: _StoredFixture[Any]) -> str:
-    """Why a server cannot send the response; empty where it can."""
+    """Why a server cannot send the response; empty if it can."""
     if stored.status and not 200 <= stored.status <= 999:
         return f"a response does not have status {stored.status}"
     # All at once: this is done for every response that is served.

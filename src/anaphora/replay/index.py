@@ -10,7 +10,7 @@
     number = 0
     exact = "09ab…"
 
-`replay_toml` is the hash of the match rules in the folder; it is left out where there are none. The
+`replay_toml` is the hash of the match rules in the folder; it is left out if there are none. The
 index only grows at its end until fixtures are removed or the rules change. `key`, `number` and
 `exact` may be missing, as in an index written by hand; opening then reads them from the fixtures.
 An index in exactly the form above is read by a pattern, which is much faster than tomllib; any
@@ -61,7 +61,7 @@ class FixtureEntry(msgspec.Struct, frozen=True):
     blake3: str
     """Of the file, in lower-case hex."""
     key: str = ""
-    """Empty where the index does not name it."""
+    """Empty if the index does not name it."""
     number: int = 0
     exact: str = ""
 
@@ -78,7 +78,7 @@ def written(entry: FixtureEntry) -> bytes:
 
 
 def appended(entries: Iterable[FixtureEntry], size: int) -> bytes:
-    """What is appended to an index of this size. No entry crosses a page of the file: a process
+    """The bytes to append to an index of this size. No entry crosses a page of the file: a process
     that is killed while it writes leaves whole entries."""
     made = bytearray()
     for entry in entries:
@@ -99,13 +99,13 @@ def whole(entries: Iterable[FixtureEntry], rules: str = "") -> bytes:
 
 
 def read_own_form(data: bytes) -> list[FixtureEntry] | None:
-    """None where the index has another form."""
+    """None if the index has another form."""
     header = _HEADER.match(data)
     return None if header is None else read_entries(data, header.end())
 
 
 def listed_rules(data: bytes, place: str) -> str:
-    """The hash of replay.toml in an index that was read; empty where it lists none."""
+    """The hash of replay.toml in an index that was read; empty if it lists none."""
     if (header := _HEADER.match(data)) is not None:
         return (header[1] or b"").decode()
     hash = tomllib.loads(data.decode()).get("replay_toml", "")
@@ -137,7 +137,7 @@ def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
 
 
 def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
-    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for what is not an index."""
+    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for an invalid index."""
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -173,7 +173,7 @@ def _entry(row: Any, place: str) -> FixtureEntry:
 
 
 def path_problem(path: str) -> str:
-    """Why the path cannot be that of a fixture; empty where it can."""
+    """Why the path cannot be that of a fixture; empty if it can."""
     if OWN_NAME.fullmatch(path):
         return ""
     if path.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", path):

@@ -83,21 +83,21 @@ class CheckedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = b""
-        """As it was read, without an entry that was cut off."""
+        """Its bytes without an incomplete entry at the end."""
         self.own_form = True
-        """The index is as a recorder writes it, and can be continued at its end."""
+        """The index has the form that a recorder writes, and can be appended to."""
         self.cut_off = 0
         """Bytes of an entry that was not written to its end."""
         self.identity: tuple[int, int] = (0, 0)
-        """Device and inode of the index; 0 where there is none."""
+        """Device and inode of the index; 0 without one."""
         self.entries: list[FixtureEntry] = []
         """Key and number filled in."""
         self.data: dict[str, bytes] = {}
         """The verified content of files, as many as are kept."""
         self.listed_rules = ""
-        """The hash of replay.toml in the index; empty where it lists none."""
+        """The hash of replay.toml in the index; empty if it lists none."""
         self.rules: bytes | None = None
-        """The content of replay.toml; None where there is none."""
+        """The content of replay.toml; None without one."""
         self.problems: list[FixtureProblem] = []
         self.interrupted: list[str] = []
         """Files of recordings that were interrupted, which the next writer removes."""
@@ -115,7 +115,7 @@ class CheckedFolder:
 
 
 def check_folder(folder: Path, *, track: Track | None = None, deep: bool = False) -> CheckedFolder:
-    """Check everything; `deep` decodes every fixture too. The caller holds the folder's lock.
+    """Check everything; `deep` also decodes every fixture. The caller holds the folder's lock.
     Raises `Io` for a folder that cannot be read, and `NewerSchema`."""
     checked = CheckedFolder(folder)
     files = _Scan(checked, folder)
@@ -144,7 +144,7 @@ def keep(checked: CheckedFolder, path: str, data: bytes) -> None:
 
 
 def read_file(path: str) -> bytes:
-    """The content of a regular file; not of what a link leads to."""
+    """The content of a regular file. Links are not followed."""
     file = os.open(path, _READ)
     try:
         found = os.fstat(file)
@@ -164,7 +164,7 @@ def read_file(path: str) -> bytes:
 
 
 def verified_file(folder: Path, entry: FixtureEntry) -> bytes:
-    """The content of a fixture's file, if it is what the index says."""
+    """The content of a fixture's file. Raises if its hash is not that of the index."""
     try:
         data = read_file(os.path.join(folder, entry.path))
     except OSError as problem:
@@ -262,7 +262,7 @@ def _cut_off(checked: CheckedFolder, place: str) -> bool:
 
 
 def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
-    """replay.toml decides which answer a request gets, and what is removed from recordings. In a
+    """replay.toml decides which answer a request gets, and which secrets are removed. In a
     folder without recordings it may be new: the first recording lists it."""
     item, listed = files.names.get(RULES), checked.listed_rules
     accept = f"if you changed it: anaphora replay accept-rules {checked.folder}"
@@ -286,7 +286,7 @@ def _check_rules(checked: CheckedFolder, files: _Scan) -> None:
 
 
 def rules_hash(rules: bytes | None) -> str:
-    """The hash of a replay.toml as the index lists it; empty where there is none."""
+    """The hash of a replay.toml as the index lists it; empty without one."""
     return "" if rules is None else blake3(rules).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a recorded exchange is looked up by: a digest of the request.
+"""The lookup key of a recorded exchange: a digest of the request.
 
 Two requests have the same key when they have the same method, provider, path, query without
 credentials, model and body. A body is compared as JSON: neither the order of members nor white
@@ -8,7 +8,7 @@ or a cache and do not change the answer, in calls of a model. Headers are not in
 credentials. Other bodies, and JSON that is nested more than a hundred levels deep or has a member
 twice, are compared by their bytes, in forms with files without the boundary, which is random.
 
-The key is taken before secrets are removed from what is stored.
+The key is taken before secrets are removed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.wire import Wire
 
+from .fixture import Fixture
 from .rules import MatchRules
 
 #: Part of every key; another one when keys are taken in another way.
@@ -70,7 +71,7 @@ _ENDINGS = (
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
 #: The most that a compressed request may be when it is decompressed.
 _LARGEST = 64 * 1024 * 1024
-#: Levels of JSON that are compared; what is nested more deeply is compared by its bytes.
+#: Levels of JSON that are compared; a more deeply nested body is compared by its bytes.
 _DEEPEST = 100
 
 
@@ -79,7 +80,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     method: str
     provider: str = ""
-    """A provider of the catalog; empty where it is not known."""
+    """A provider of the catalog; empty if it is not known."""
     path: str
     """Below the provider's base URL, without the query."""
     query: str = ""
@@ -87,12 +88,23 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """By their names in lower case."""
     body: bytes = b""
 
+    @classmethod
+    def of(cls, fixture: Fixture) -> ReplayRequest:
+        """The recorded request, without its headers."""
+        return cls(
+            method=fixture.method,
+            provider=fixture.provider,
+            path=fixture.path,
+            query=fixture.query,
+            body=fixture.request,
+        )
+
     def __repr__(self) -> str:
         return f"<ReplayRequest {self.method} {self.path}, {len(self.body)} bytes>"
 
 
 class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request without what is not compared."""
+    """A request without the parts that are not compared."""
 
     method: str
     provider: str
@@ -100,13 +112,13 @@ class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     model: str = ""
     query: list[tuple[str, str]] = []
     body: Any = None
-    """As JSON values; None where it is not JSON."""
+    """As JSON values; None if it is not JSON."""
     digest: str = ""
     """Of a body that is not JSON."""
 
     @property
     def operation(self) -> tuple[str, str, bool]:
-        """What is asked for. An answer to another operation has another form."""
+        """Method, path and whether it streams. Answers to other operations have another form."""
         stream = isinstance(self.body, dict) and bool(self.body.get("stream"))
         return self.method, self.path, stream
 
@@ -128,8 +140,8 @@ def key_of(
 
 
 def exact_digest(request: ReplayRequest) -> str:
-    """A digest of the request as it was sent, without its credentials. A request with this digest
-    has the key of the recorded one; taking it costs much less than `key_of`."""
+    """A digest of the exact request without its credentials. A request with this digest has the key
+    of the recorded one; it is much cheaper than `key_of`."""
     query = sorted(_query(request)) if request.query else []
     encoding = request.headers.get("content-encoding", "")
     parts = [KEY_VERSION, request.method.upper(), request.provider, request.path, query, encoding]
@@ -209,7 +221,7 @@ def _codec(request: ReplayRequest) -> Wire | None:
 
 
 def _decoded(request: ReplayRequest) -> bytes:
-    """The body without its content encoding, where that is known."""
+    """The body without its content encoding, if that is known."""
     decompressor = Decompressor.of(request.headers.get("content-encoding"))
     if decompressor is None:
         return request.body

@@ -30,9 +30,9 @@ class RequestDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The first place where a request differs from a recorded one."""
 
     path: str
-    """Of the field: `messages[3].content[0].text`, `model`; `body` where it is not JSON."""
+    """Of the field: `messages[3].content[0].text`, `model`; `body` if it is not JSON."""
     offset: int | None = None
-    """The first character that differs, where both are texts."""
+    """The first character that differs, if both are texts."""
     recorded: str
     asked: str
     """An excerpt of each, or `nothing`."""
@@ -75,7 +75,7 @@ def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]
 
 
 def difference(recorded: ComparedRequest, asked: ComparedRequest) -> RequestDifference | None:
-    """The first difference in the order of the request that was asked; None where there is none."""
+    """The first difference in the order of the new request; None without one."""
     return next(_differences(_parts(recorded), _parts(asked), ""), None)
 
 

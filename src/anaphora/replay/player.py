@@ -1,4 +1,4 @@
-"""Answers requests from a folder of recordings, and records what is missing there.
+"""Answers requests from a folder of recordings, and records missing ones.
 
     mode   a request that is recorded       one that is not
     none   is replayed                      NoFixture
@@ -6,9 +6,9 @@
     new    is replayed                      is recorded
     all    is recorded again                is recorded
 
-The same request asked again gets the recorded answers in their order, failed attempts included, and
-then `NoFixture`, or with `repeat="last"` the last one again. Requests are recorded in the order in
-which they were sent, whichever was answered first.
+A repeated request gets the recorded answers in their order, failed attempts included, and then
+`NoFixture`, or with `repeat="last"` the last one again. Requests are recorded in the order in which
+they were sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -48,7 +48,7 @@ Match: TypeAlias = Literal["exact", "nearest"]
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a player did."""
+    """Replayed and recorded requests of a player, and its problems."""
 
     replayed: int
     recorded: int
@@ -75,12 +75,14 @@ class Player:
         sign: SigningKey | None = None,
         signed_by: str | None = None,
     ) -> None:
-        """`rules` is a file like replay.toml, whose rules apply besides the folder's own and the
-        shipped ones. `secrets` are removed from recordings, as the credentials of requests are.
+        """`rules` is a file like replay.toml; its rules apply besides those of the folder and the
+        shipped ones. `secrets` are removed from recordings, like the credentials of requests.
         `sign` and `signed_by` are those of `FixtureStore.open`."""
-        _check("mode", mode, Mode)
-        _check("repeat", repeat, Repeat)
-        _check("match", match, Match)
+        given = {"mode": (mode, Mode), "repeat": (repeat, Repeat), "match": (match, Match)}
+        for name, (value, kind) in given.items():
+            if value not in get_args(kind):
+                reason = f"must be one of {', '.join(get_args(kind))}, not {value!r}"
+                raise InvalidRequest(reason, path=name)
         self.mode, self.repeat, self.match = mode, repeat, match
         path = Path(folder)
         self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
@@ -90,7 +92,7 @@ class Player:
         self._records_all = mode == "all" or (mode == "once" and not len(self.store))
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}
-        """How often each key was asked for."""
+        """How often each key was requested."""
         self._known: dict[str, str] = {}
         """Texts of recordings that rules replace everywhere; replayed answers bring them back."""
         self._learnt: set[frozenset[str]] = set()
@@ -100,8 +102,9 @@ class Player:
         self._waiting: dict[str, list[Recording]] = {}
         self._old: dict[str, list[str]] = {}
         """In mode `all`: the recordings that new ones replace, by key."""
-        for entry in self.store.entries if mode == "all" else ():
-            self._old.setdefault(entry.key, []).append(entry.path)
+        if mode == "all":
+            for entry in self.store.entries:
+                self._old.setdefault(entry.key, []).append(entry.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self._replayed = self._recorded = 0
         self._misses: list[str] = []
@@ -127,13 +130,13 @@ class Player:
     # ── Looking up ───────────────────────────────────────────────────────────────────────────────
 
     def look_up(self, request: ReplayRequest) -> Fixture | Recording:
-        """The recorded answer; or, where the request is to be sent, the place for its answer.
-        Raises `NoFixture`."""
+        """The recorded answer; if the request is to be sent, a `Recording` for its answer. Raises
+        `NoFixture`."""
         found = self.find(request)
         return self.answer_miss(request, found) if isinstance(found, RequestKey) else found
 
     def find(self, request: ReplayRequest) -> Fixture | Recording | RequestKey:
-        """As `look_up`; the key where a request is neither recorded nor to be sent."""
+        """Like `look_up`; the key of a request that is neither recorded nor to be sent."""
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
@@ -150,9 +153,7 @@ class Player:
         if fixture is not None:
             self._learn(key, fixture)
             return fixture
-        if self.mode == "new":
-            return self._begin(request, key, exact)
-        return key
+        return self._begin(request, key, exact) if self.mode == "new" else key
 
     def _next(self, key: str, *, request: bool = True) -> Fixture | None:
         """The next recorded answer to a request; None after the last. Without `request`, its body
@@ -173,21 +174,22 @@ class Player:
         """Remember the directories and the like of the run that was recorded: its answers name
         them, and the next request repeats the answers."""
         names = frozenset(key.replaced)
-        if not names or names in self._learnt:
-            return
-        recorded = key_of(_request_of(fixture), self.rules).replaced
-        with self._lock:
-            self._learnt.add(names)
-            self._known = {**self._known, **recorded}
+        if names and names not in self._learnt:
+            self._learn_recorded(fixture)
+            with self._lock:
+                self._learnt.add(names)
 
     def _learn_exact(self) -> None:
-        """Learn from the requests that were recorded exactly as they were asked."""
+        """Learn from requests that equal their recordings byte for byte."""
         with self._lock:
             unread, self._unread = self._unread, {}
         for key in unread:
-            replaced = key_of(_request_of(self.store.by_key(key)[0]), self.rules).replaced
-            with self._lock:
-                self._known = {**self._known, **replaced}
+            self._learn_recorded(self.store.by_key(key)[0])
+
+    def _learn_recorded(self, fixture: Fixture) -> None:
+        replaced = key_of(ReplayRequest.of(fixture), self.rules).replaced
+        with self._lock:
+            self._known = {**self._known, **replaced}
 
     def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
         """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
@@ -210,11 +212,11 @@ class Player:
         with self._lock:
             self._differences.append(f"{self._named(request)}: {reason}")
         answer = self._next(fixture.key)
-        if answer is None:
-            with self._lock:
-                self._replayed += 1
-            return self.store.by_key(fixture.key)[-1]
-        return answer
+        if answer is not None:
+            return answer
+        with self._lock:
+            self._replayed += 1
+        return self.store.by_key(fixture.key)[-1]
 
     def note_miss(self, request: ReplayRequest, reason: str) -> None:
         """Note why a request is not answered from the recordings."""
@@ -244,13 +246,13 @@ class Player:
         self, request: ReplayRequest
     ) -> tuple[Fixture, RequestDifference | None, bool] | None:
         """The recording that is most like a request, the first difference, and whether its answer
-        has the form that is asked for."""
+        has the requested form."""
         asked = self._compared(self._shown(request))
         names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
         best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
         for name in names:
             fixture = self.store.fixture(name)
-            compared = self._compared(_request_of(fixture))
+            compared = self._compared(ReplayRequest.of(fixture))
             first = difference(compared, asked)
             alike = -1 if first is None or first.offset is None else first.offset
             if best is None or alike >= best[0]:
@@ -264,12 +266,12 @@ class Player:
         """Made once, when the first request is missing."""
         with self._lock:
             if self._outlines is None:
-                self._outlines = {
-                    entry.path: RequestOutline.of(
-                        self._compared(_request_of(self.store.fixture(entry.path)))
-                    )
-                    for entry in self.store.entries
-                }
+                paths = [entry.path for entry in self.store.entries]
+                recorded = (
+                    self._compared(ReplayRequest.of(self.store.fixture(path))) for path in paths
+                )
+                outlines = map(RequestOutline.of, recorded)
+                self._outlines = dict(zip(paths, outlines, strict=True))
             return self._outlines
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────
@@ -311,8 +313,7 @@ class Player:
         except Exception as problem:
             # The program has its answer, and keeps it. `close` raises.
             known = isinstance(problem, AnaphoraError)
-            why = str(problem) if known else f"{type(problem).__name__}"
-            self.fail(request, why)
+            self.fail(request, str(problem) if known else type(problem).__name__)
         else:
             with self._lock:
                 self._recorded += 1
@@ -334,7 +335,7 @@ class Player:
         self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
-        """`flush`; raises `Io` where an answer could not be recorded since the last time."""
+        """`flush`; raises `Io` if an answer could not be recorded since the last time."""
         self.flush()
         with self._lock:
             new, self._told = self._failures[self._told :], len(self._failures)
@@ -396,19 +397,3 @@ class Recording:
         self.is_over = True
         self._pieces = []
         self._player.ended(self)
-
-
-def _request_of(fixture: Fixture) -> ReplayRequest:
-    return ReplayRequest(
-        method=fixture.method,
-        provider=fixture.provider,
-        path=fixture.path,
-        query=fixture.query,
-        body=fixture.request,
-    )
-
-
-def _check(name: str, value: object, allowed: object) -> None:
-    known: Sequence[str] = get_args(allowed)
-    if value not in known:
-        raise InvalidRequest(f"must be one of {', '.join(known)}, not {value!r}", path=name)

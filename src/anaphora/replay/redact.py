@@ -4,9 +4,9 @@
     fixture = fixture_of(exchange…, redaction=redaction)
 
 Secrets are the given ones and the credentials of the exchange itself: authentication headers,
-cookies, and `?key=`. They are found as they are, JSON-escaped, percent-encoded and base64-encoded,
-also where a stream is cut within one. Keys of well-known providers are found by their form.
-Patterns are regular expressions, searched for as they are.
+cookies, and `?key=`. They are found plain, JSON-escaped, percent-encoded and base64-encoded,
+also across pieces of a stream. Keys of well-known providers are found by their form. Patterns are
+regular expressions over the plain bytes.
 
 Compressed bodies are stored decompressed.
 """
@@ -30,8 +30,7 @@ from anaphora.client.transport.decoding import (
     encodings,
 )
 from anaphora.errors import InvalidRequest, Parse
-from anaphora.redaction import is_placeholder
-from anaphora.redactor import MASK, Redactor
+from anaphora.redaction import MASK, Redactor, is_placeholder
 
 from .fixture import Fixture, FixtureHeaders, FixturePiece
 from .rules import user_pattern, without_surrogates
@@ -90,7 +89,7 @@ _URL_KEY = re.compile(
 
 
 class Redaction:
-    """What is replaced by `<secret>`."""
+    """Secrets and patterns that are replaced by `<secret>`."""
 
     def __init__(self, secrets: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
         """Secrets that are too short to be one, such as `none`, are ignored."""
@@ -131,7 +130,7 @@ class Redaction:
         return self.text(_URL_KEY.sub(rf"\g<1>{MASK}", value))
 
     def query(self, query: str) -> str:
-        """`key=…` and the like, and the secrets wherever they are."""
+        """Masks credential parameters such as `key=…`, and all secrets."""
 
         def masked(parameter: re.Match[str]) -> str:
             name = unquote_plus(parameter[1])
@@ -148,7 +147,7 @@ class Redaction:
         return piece.data
 
     def error_body(self, data: bytes) -> bytes:
-        """The body of an error, where a provider may show a part of the key."""
+        """The body of an error, which may show a part of the key."""
         data = self.body(data)
         try:
             return self._errors(data.decode()).encode()
@@ -241,9 +240,9 @@ def fixture_of(
     request_headers: FixtureHeaders = (),
     redaction: Redaction,
 ) -> Fixture:
-    """The fixture to store for an exchange as it was received: decompressed, and without secrets.
-    Only its key is taken over as it is. Raises `Parse` where the response is compressed in a way
-    that cannot be read here, and could not be searched for secrets."""
+    """The fixture to store for a received exchange: decompressed, and without secrets; the key
+    stays. Raises `Parse` if the response has an unknown compression, and so cannot be searched for
+    secrets."""
     cookies = tuple(each for each in fixture.headers if each[0].lower() == "set-cookie")
     redaction = redaction.with_credentials(request_headers, fixture.query)
     redaction = redaction.with_credentials(cookies)
@@ -279,7 +278,7 @@ def _error_pieces(
 
 
 def _request_body(body: bytes, encoding: str) -> bytes | None:
-    """None where it cannot be read, and is not stored."""
+    """None for an unknown encoding: the body is not stored."""
     if not is_decodable(encoding):
         return None
     return _joined(decoded([FixturePiece(0.0, body)], encoding))
@@ -310,7 +309,7 @@ def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:
 
 
 def _password(credentials: str) -> str:
-    """The password; the user where there is none: some services take a key in its place."""
+    """The password; the user if there is none: some services take a key in its place."""
     try:
         user, _, password = base64.b64decode(credentials.strip()).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

@@ -9,9 +9,9 @@ that the caller names.
     pattern = "Ticket (?P<value>[A-Z]+-[0-9]+)"
     placeholder = "<ticket>"
 
-What is replaced is the group `value`, or the whole match where there is no such group. With
-`everywhere = true` the text of the group is replaced wherever it stands in the request: a working
-directory also occurs in the results of tools.
+The group `value` is replaced, or the whole match without such a group. With `everywhere = true`,
+all occurrences of the group's text in the request are replaced: a working directory also occurs in
+the results of tools.
 
 Patterns of users are searched with RE2, which takes time in proportion to the text and so has no
 look-around and no references to groups.
@@ -34,7 +34,7 @@ from anaphora.errors import InvalidConfig, Io, MissingExtra
 
 from .index import RULES as FILE
 
-#: Shorter values are replaced where their rule finds them only: `/` is in every path.
+#: Shorter values are replaced only at their match: `/` is in every path.
 _SHORTEST_VALUE = 4
 #: How many texts of one request are replaced everywhere, and how many of others: each costs time.
 _MOST_VALUES, _MOST_KNOWN = 16, 64
@@ -43,18 +43,18 @@ _REMEMBERED, _REMEMBERED_LENGTH = 4096, 16 * 1024 * 1024
 
 
 class MatchRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text that differs from run to run, and what replaces it."""
+    """A text that differs from run to run, and its placeholder."""
 
     pattern: str
     placeholder: str
     everywhere: bool = False
-    """The text is replaced wherever it stands in a request in which the pattern finds it."""
+    """All occurrences of the text are replaced in a request in which the pattern matches."""
     program: str = ""
     """The program whose prompts have it."""
 
 
 class RedactedPattern(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A secret by its form: what matches is replaced before a recording is written."""
+    """A secret by its form: matches are replaced before a recording is written."""
 
     pattern: str
 
@@ -63,13 +63,13 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The content of a `replay.toml`."""
 
     shipped_rules: bool = True
-    """Whether the rules of this package apply, too."""
+    """Whether the rules of this package also apply."""
     rule: tuple[MatchRule, ...] = ()
     redact: tuple[RedactedPattern, ...] = ()
 
     @classmethod
     def decode(cls, data: bytes | str, file: str = FILE) -> ReplaySettings:
-        """Raises `InvalidConfig`, which names what is wrong, and where."""
+        """Raises `InvalidConfig` with the reason and the line."""
         try:
             text = data.decode() if isinstance(data, bytes) else data
             settings = msgspec.convert(tomllib.loads(text), cls)
@@ -270,7 +270,8 @@ def user_pattern(text: str) -> Any:
 
 
 def _translated(pattern: str) -> Iterator[str]:
-    """A pattern of Python's `re` in the syntax of RE2. Raises `ValueError` for what that lacks."""
+    """A pattern of Python's `re` in the syntax of RE2. Raises `ValueError` for unsupported
+    syntax."""
     in_class = False
     for match in _TOKEN.finditer(pattern):
         token = match[0]

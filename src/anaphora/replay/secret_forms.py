@@ -106,7 +106,7 @@ def strings_by_name(data: bytes) -> _Groups:
 
 def strings_by_index(data: bytes) -> _Groups:
     """Those of one name and in one part of the answer: events of several choices or tool calls
-    alternate. Empty where no event has an index."""
+    alternate. Empty if no event has an index."""
     strings: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
     begin = 0
     for line in data.splitlines(keepends=True) if _INDEX.search(data) else ():
@@ -148,7 +148,7 @@ def _group_edits(
 
 
 def _value(escaped: bytes) -> bytes:
-    """The text of a JSON string's inside; as it is where it is not one."""
+    """The text inside a JSON string; invalid JSON is returned unchanged."""
     if b"\\" not in escaped:
         return escaped
     try:

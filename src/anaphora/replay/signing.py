@@ -7,10 +7,9 @@
 Hashes find accidental change; a deliberate change can include the hash. A
 signature finds that, if the public key is known from elsewhere: `signed_by`.
 
-What is signed is a text with the length and the BLAKE3 of the index, without the line breaks at its
-end. While the index is written there are several signatures: for the index before, and after each
-entry that is added, since a kill may leave some of them.
-"""
+The signed text has the length and the BLAKE3 of the index without the line breaks at its end. While
+the index is written there are several signatures: for the index before, and after each entry that
+is added, since a kill may leave some of them."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ from blake3 import blake3
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra, NewerSchema, SignatureMismatch
 
-from .disk import FILE_MODE, io_errors, write_all
+from .disk import FILE_MODE, FolderWriter, io_errors, locked, write_all
 from .fixture import SCHEMA_VERSION
 from .index import SIGNATURE
-from .integrity import read_file
+from .integrity import Track, check_folder, read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -85,7 +84,7 @@ class SigningKey:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> SigningKey:
         """The key in a PEM file, as `generate` and `openssl genpkey -algorithm ed25519` write it.
-        Raises where others can read the file."""
+        Raises if others can read the file."""
         require_cryptography()
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -105,7 +104,7 @@ class SigningKey:
         return cls(key, place)
 
     def check_place(self, folder: Path) -> None:
-        """Raises where the key is in the folder that it signs."""
+        """Raises if the key is in the folder that it signs."""
         if self.path.resolve().is_relative_to(folder.resolve()):
             raise InvalidRequest(
                 "the private key must not be in the folder that it signs", path=str(self.path)
@@ -121,7 +120,7 @@ class SigningKey:
 
 
 class IndexState:
-    """The hash of an index, which goes on where it grows."""
+    """The hash of an index, updated when it grows."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._hasher = blake3()
@@ -174,7 +173,7 @@ def public_key(text: str) -> str:
 
 
 def signer_of(folder: Path, state: IndexState, expected: str | None) -> str:
-    """The public key that signed this state of the index; empty where no key is expected and the
+    """The public key that signed this state of the index; empty if no key is expected and the
     folder is not signed, or cryptography is not installed. Raises `SignatureMismatch`."""
     place = folder / SIGNATURE
     try:
@@ -197,6 +196,26 @@ def signer_of(folder: Path, state: IndexState, expected: str | None) -> str:
     if not any(_is_valid(key, each, state.message()) for each in signed):
         raise SignatureMismatch(f"{folder}: the index has changed since it was signed with {key}")
     return key
+
+
+def sign_folder(
+    folder: str | os.PathLike[str], key: SigningKey, *, track: Track | None = None
+) -> int:
+    """Sign a valid folder, and return the number of its fixtures."""
+    path = Path(folder)
+    key.check_place(path)
+    if not path.is_dir():
+        raise Io(f"{path}: there is no such folder")
+    with io_errors(path), locked(path, exclusive=True):
+        checked = check_folder(path, track=track)
+        checked.raise_problems()
+        writer = FolderWriter(path, sync=True)
+        writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
+    return len(checked.entries)
+
+
+def is_signed(folder: Path) -> bool:
+    return os.path.lexists(folder / SIGNATURE)
 
 
 def _read(data: bytes, place: Path) -> tuple[str, dict[int, list[bytes]]]:

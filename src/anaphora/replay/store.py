@@ -46,25 +46,12 @@ from .integrity import (
     rules_hash,
     verified_file,
 )
-from .signing import IndexState, SigningKey, signer_of
+from .signing import IndexState, SigningKey, is_signed, signer_of
 
 
 class FixtureStore:
     """Thread-safe. Serves the bytes that were verified when the folder was opened, whatever happens
     to the files afterwards."""
-
-    _checked: CheckedFolder
-    _entries: dict[str, FixtureEntry]
-    _keys: dict[str, list[FixtureEntry]]
-    _exact: dict[str, str]
-    """The key by the digest of the exact request."""
-    _size: int
-    """Of the index."""
-    _identity: tuple[int, int]
-    """Device and inode of the index."""
-    _state: IndexState
-    _recovered: bool
-    """What interrupted writers left is removed."""
 
     def __init__(
         self, folder: Path, checked: CheckedFolder, *, sync: bool, sign: SigningKey | None
@@ -89,11 +76,11 @@ class FixtureStore:
         changed_rules: bool = False,
     ) -> FixtureStore:
         """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
-        `SignatureMismatch` where it is not signed with the public key `signed_by`, or has changed
-        since; `NewerSchema`; `Io` where the folder does not exist and is not to be created.
+        `SignatureMismatch` if it is not signed with the public key `signed_by`, or has changed
+        since; `NewerSchema`; `Io` if the folder does not exist and is not to be created.
 
-        `sign` signs every change. Without `sync`, a crash of the machine may lose what was written
-        last, a crash of this process never does. With `changed_rules`, replay.toml may be another
+        `sign` signs every change. Without `sync`, a crash of the machine may lose the last
+        writes, a crash of this process never does. With `changed_rules`, replay.toml may be another
         one than the index lists: `accept_rules` lists it."""
         path = Path(folder)
         if sign is not None:
@@ -105,12 +92,42 @@ class FixtureStore:
             raise Io(f"{path}: there is no such folder")
         with io_errors(path, "cannot be read"), locked(path, exclusive=False):
             checked = check_folder(path, track=track)
-            if sign is None or checked.entries or _is_signed(path):
+            if sign is None or checked.entries or is_signed(path):
                 signer_of(path, IndexState(checked.index), signed_by)
         if changed_rules:
             checked.problems = [found for found in checked.problems if found.path != RULES]
         checked.raise_problems()
         return cls(path, checked, sync=sync, sign=sign)
+
+    def _use(self, checked: CheckedFolder) -> None:
+        self._checked = checked
+        self._size = len(checked.index) + checked.cut_off
+        """Size of the index."""
+        self._identity = checked.identity
+        """Device and inode of the index."""
+        self._state = IndexState(checked.index)
+        self._recovered = False
+        """Files that interrupted writers left are removed."""
+        self._arrange(checked.entries)
+
+    def _arrange(self, entries: Sequence[FixtureEntry]) -> None:
+        self._entries: dict[str, FixtureEntry] = {}
+        self._keys: dict[str, list[FixtureEntry]] = {}
+        self._exact: dict[str, str] = {}
+        """Keys by the digest of the exact request."""
+        for entry in sorted(entries, key=attrgetter("number")):
+            self._keys.setdefault(entry.key, []).append(entry)
+        for entry in entries:
+            self._entries[entry.path] = entry
+            if entry.exact:
+                self._exact[entry.exact] = entry.key
+
+    def _include(self, entry: FixtureEntry, data: bytes) -> None:
+        self._entries[entry.path] = entry
+        self._keys.setdefault(entry.key, []).append(entry)
+        if entry.exact:
+            self._exact[entry.exact] = entry.key
+        keep(self._checked, entry.path, data)
 
     def __repr__(self) -> str:
         return f"<FixtureStore {self.folder}, {len(self._entries)} fixtures>"
@@ -126,18 +143,17 @@ class FixtureStore:
 
     @property
     def rules(self) -> bytes | None:
-        """The content of replay.toml, as it was verified; None where there is none."""
+        """The verified content of replay.toml; None without one."""
         return self._checked.rules
 
     def accept_rules(self) -> bool:
-        """List the replay.toml that was read in the index, or that there is none. False where it is
-        listed already."""
+        """List the replay.toml that was read, or its absence, in the index. False if it is listed
+        already."""
         with self._mutex, io_errors(self.folder), self._index() as index:
             now = os.fstat(index)
             if (now.st_dev, now.st_ino, now.st_size) != (*self._identity, self._size):
-                raise Io(
-                    f"{self.folder}: another process is recording; try again when it has ended"
-                )
+                reason = "another process is recording; try again when it has ended"
+                raise Io(f"{self.folder}: {reason}")
             self._check_signed()
             if self._lists_rules:
                 return False
@@ -170,8 +186,7 @@ class FixtureStore:
         return from_file(data, path, request=request)
 
     def add(self, fixture: Fixture) -> Fixture:
-        """Write a fixture; returns it with its number. It is on the disk, or `Io` is raised and the
-        folder is as before."""
+        """Write a fixture, and return it with its number. After `Io` the folder is unchanged."""
         return self.add_all([fixture])[0]
 
     def add_all(self, fixtures: Iterable[Fixture]) -> list[Fixture]:
@@ -215,7 +230,7 @@ class FixtureStore:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
             self._refresh(index)
             self._check_signed()
-            gone = {path: None for path in wanted if path in self._entries}
+            gone = dict.fromkeys(path for path in wanted if path in self._entries)
             if not gone:
                 return
             with self._without(gone):
@@ -261,7 +276,7 @@ class FixtureStore:
             yield index
 
     def _refresh(self, index: int) -> None:
-        """Take in what other processes have written since, and remove what they left unfinished."""
+        """Read the entries that other processes have written since, and remove unfinished files."""
         now = os.fstat(index)
         if (now.st_dev, now.st_ino) != self._identity or now.st_size < self._size:
             return self._start_over(index)
@@ -290,7 +305,7 @@ class FixtureStore:
         self._recover(index)
 
     def _recover(self, index: int) -> None:
-        """Remove what an interrupted writer left. The index is locked, and as it was checked."""
+        """Remove the files of an interrupted writer. The index is locked, and was just checked."""
         if self._checked.cut_off:
             os.ftruncate(index, self._size - self._checked.cut_off)
             self._size -= self._checked.cut_off
@@ -353,60 +368,13 @@ class FixtureStore:
             signer_of(self.folder, state, self._sign.public)
 
     def _check_signed(self) -> None:
-        if self._sign is None and _is_signed(self.folder):
-            raise InvalidRequest(
-                f"is signed, and would not be after a change: give the key that signs it, or remove"
-                f" {SIGNATURE}",
-                path=str(self.folder),
-            )
+        if self._sign is None and is_signed(self.folder):
+            reason = "is signed, and would not be after a change: give the key that signs it"
+            raise InvalidRequest(f"{reason}, or remove {SIGNATURE}", path=str(self.folder))
 
     def _write_signature(self, *states: IndexState) -> None:
         if self._sign is not None:
             self._writer.replace(SIGNATURE, self._sign.signature(*states))
-
-    def _use(self, checked: CheckedFolder) -> None:
-        self._checked = checked
-        self._size = len(checked.index) + checked.cut_off
-        self._identity = checked.identity
-        self._state = IndexState(checked.index)
-        self._recovered = False
-        self._arrange(checked.entries)
-
-    def _arrange(self, entries: Sequence[FixtureEntry]) -> None:
-        self._entries, self._keys, self._exact = {}, {}, {}
-        for entry in sorted(entries, key=attrgetter("number")):
-            self._keys.setdefault(entry.key, []).append(entry)
-        for entry in entries:
-            self._entries[entry.path] = entry
-            if entry.exact:
-                self._exact[entry.exact] = entry.key
-
-    def _include(self, entry: FixtureEntry, data: bytes) -> None:
-        self._entries[entry.path] = entry
-        self._keys.setdefault(entry.key, []).append(entry)
-        if entry.exact:
-            self._exact[entry.exact] = entry.key
-        keep(self._checked, entry.path, data)
-
-
-def sign_folder(
-    folder: str | os.PathLike[str], key: SigningKey, *, track: Track | None = None
-) -> int:
-    """Sign a folder as it is; the number of its fixtures. Raises where it is not valid."""
-    path = Path(folder)
-    key.check_place(path)
-    if not path.is_dir():
-        raise Io(f"{path}: there is no such folder")
-    with io_errors(path), locked(path, exclusive=True):
-        checked = check_folder(path, track=track)
-        checked.raise_problems()
-        writer = FolderWriter(path, sync=True)
-        writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
-    return len(checked.entries)
-
-
-def _is_signed(folder: Path) -> bool:
-    return os.path.lexists(folder / SIGNATURE)
 
 
 class _Fixtures(Sequence[Fixture]):

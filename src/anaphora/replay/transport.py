@@ -49,8 +49,8 @@ class Recorder:
         pace: bool = False,
         transport: HttpTransport | None = None,
     ) -> None:
-        """The folder is verified here: `FixtureIntegrityFailed` where a recording was changed.
-        `pace` replays streams as fast as they came, instead of at once; the other arguments are
+        """The folder is verified here: `FixtureIntegrityFailed` if a recording was changed.
+        `pace` replays streams at their recorded speed, instead of at once; the other arguments are
         those of `Player`."""
         self.player = Player(
             folder,
@@ -89,7 +89,7 @@ class Recorder:
         return await self._own.send(request)
 
     async def close(self) -> None:
-        """Wait until all answers are written. Raises `Io` where one could not be recorded. A client
+        """Wait until all answers are written. Raises `Io` if one could not be recorded. A client
         that uses the recorder does this when it is closed."""
         if self._own is not None:
             await self._own.close()
@@ -127,7 +127,7 @@ class RecordedTransport:
 
 
 async def look_up(player: Player, request: ReplayRequest) -> Fixture | Recording:
-    """As `Player.look_up`, without blocking the event loop for large requests and misses."""
+    """Like `Player.look_up`, without blocking the event loop for large requests and misses."""
     if len(request.body) > _LARGE:
         return await asyncio.to_thread(player.look_up, request)
     found = player.find(request)
@@ -237,7 +237,7 @@ class RecordedResponse:
 
 
 class ReplayedBody:
-    """The pieces of a recorded response, at once or at the pace at which they came."""
+    """The pieces of a recorded response, at once or at their recorded pace."""
 
     def __init__(self, fixture: Fixture, pace: bool) -> None:
         self.fixture = fixture
@@ -246,7 +246,7 @@ class ReplayedBody:
         self._pieces = iter(fixture.pieces)
 
     async def begin(self) -> None:
-        """Raises `Transport` where no response began."""
+        """Raises `Transport` if no response began."""
         self._started = asyncio.get_running_loop().time()
         if not self.fixture.status:
             raise self._failure()
@@ -255,13 +255,13 @@ class ReplayedBody:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next piece. Raises `Transport` where the response broke off."""
+        """The next piece. Raises `Transport` if the response broke off."""
         for piece in self._pieces:
             if self._pace:
                 now = asyncio.get_running_loop().time()
                 await asyncio.sleep(max(0.0, self._started + piece.seconds - now))
             else:
-                await asyncio.sleep(0)  # as a network would let other tasks run
+                await asyncio.sleep(0)  # other tasks run, as with a network
             if piece.data:
                 return piece.data
         if self.fixture.failure:
@@ -302,8 +302,8 @@ class ReplayedResponse:
 
 
 def current_headers(fixture: Fixture) -> FixtureHeaders:
-    """The headers, where a date until which to wait is as far ahead as it was. Those about the
-    length and the connection, which a file may name, are the server's own."""
+    """The headers to replay: a date in retry-after is moved to the present, and headers about the
+    length and the connection are left out."""
     return tuple(
         (name, _moved(value, fixture.recorded) if name == "retry-after" else value)
         for name, value in fixture.headers

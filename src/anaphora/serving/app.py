@@ -160,7 +160,7 @@ class ServedApp:
             await self._fail(exchange, Upstream(reason, status=500))
 
     async def _fail(self, exchange: HttpExchange, problem: Upstream) -> None:
-        """Answers with an error; where the response has begun, ends the connection."""
+        """Answers with an error; if the response has begun, ends the connection."""
         if exchange.started:
             raise ConnectionEnded
         await exchange.respond(self._handler.error(exchange, problem))
@@ -209,7 +209,7 @@ class HostGuard:
     replies, but its browser sends that name. `Origin` and `Sec-Fetch-Site`, which only browsers
     send, must be those of a page of this server.
 
-    Allowed are `host` itself, `localhost`, loopback addresses and the names in `allowed`; where the
+    Allowed are `host` itself, `localhost`, loopback addresses and the names in `allowed`; if the
     server is bound to more than the loopback interface, every IP address: a page cannot have one
     as its own name. `pages` are paths that a link on another site may open.
     """
@@ -234,7 +234,7 @@ class HostGuard:
         self._known: set[str] = set()
 
     def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> Upstream | None:
-        """Why a request is refused; None where it is allowed. Header names are lowercase."""
+        """Why a request is refused; None if it is allowed. Header names are lowercase."""
         host = headers.get("host", "").lower()
         if host not in self._known:
             if (problem := self._host_refusal(host)) is not None:

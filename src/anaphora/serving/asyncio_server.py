@@ -2,8 +2,7 @@
 runs, and at a Unix socket with the credentials of its peers.
 
 It calls ASGI applications in the event loop that it runs on: no thread stands between a connection
-and its handler. On a Unix socket `scope["anaphora.peer"]` holds the peer's
-`PeerCredentials`.
+and its handler.
 """
 
 from __future__ import annotations
@@ -15,23 +14,25 @@ import os
 import select
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from anaphora.errors import Io
 
-from .connection_limits import CONNECTION, ConnectionLimits, ConnectionPlace, ConnectionTable
+from .connection_limits import (
+    CONNECTION,
+    ConnectionLimits,
+    ConnectionPlace,
+    ConnectionTable,
+    connection_scope,
+    peer_of,
+)
 from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
 
-PEER = "anaphora.peer"
-#: Of Linux: process, user and group of the peer.
-_CREDENTIALS = struct.Struct("3i")
 #: Bytes of a socket's path, without the final zero.
 _LONGEST_PATH = 107
 #: Seconds that connections may take to close.
@@ -50,14 +51,6 @@ _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
-
-
-class PeerCredentials(msgspec.Struct, frozen=True):
-    """The process at the other end of a Unix socket."""
-
-    pid: int
-    uid: int
-    gid: int
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +78,7 @@ async def tcp_server(
     tls: ssl.SSLContext | None = None,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[ServerAddress]:
-    """Serves until the block ends; at any free port where `port` is 0. New connections use what
+    """Serves until the block ends; at any free port if `port` is 0. New connections use what
     `tls` holds by then."""
     ip = ip_of(host)
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
@@ -134,8 +127,7 @@ def _bound(path: Path, mode: int) -> socket.socket:
         path.chmod(mode)  # no connection is accepted before the socket listens
     except OSError as problem:
         listener.close()
-        reason = os.strerror(problem.errno or 0)
-        raise Io(f"cannot listen at {path}: {reason}") from None
+        raise Io(f"cannot listen at {path}: {os.strerror(problem.errno or 0)}") from None
     return listener
 
 
@@ -238,10 +230,10 @@ class _Connection(RequestHandler):
         self.lost = asyncio.Event()
 
     def take_place(self, transport: asyncio.Transport) -> bool:
-        """Counts the connection, and closes it where there is no place."""
+        """Counts the connection, and closes it if there is no place."""
         self._accepted = transport
-        self._scope = _connection_scope(transport)
-        self.place = self._table.enter(self, _peer_of(self._scope))
+        self._scope = connection_scope(transport)
+        self.place = self._table.enter(peer_of(self._scope), self.has_input, self.close_idle)
         if self.place is None:
             self.is_closed = True
             self._manager = None
@@ -251,7 +243,7 @@ class _Connection(RequestHandler):
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
         elif self.place.is_surplus:
-            # Where it has sent nothing by then.
+            # If it has sent nothing by then.
             asyncio.get_running_loop().call_later(self._new_seconds, self.place.close_surplus)
         return True
 
@@ -316,33 +308,6 @@ class _Connection(RequestHandler):
         return response
 
 
-def _connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
-        "root_path": "",
-        "extensions": {},
-        "client": None,
-        "server": None,
-    }
-    connection = transport.get_extra_info("socket")
-    if connection.family == socket.AF_UNIX:
-        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        scope[PEER] = PeerCredentials(*_CREDENTIALS.unpack(data))
-    else:
-        scope["client"] = tuple(transport.get_extra_info("peername")[:2])
-        scope["server"] = tuple(transport.get_extra_info("sockname")[:2])
-    return scope
-
-
-def _peer_of(scope: dict[str, Any]) -> str:
-    """An address, or the user of a Unix socket."""
-    credentials: PeerCredentials | None = scope.get(PEER)
-    return str(scope["client"][0]) if credentials is None else f"uid {credentials.uid}"
-
-
 class _Response(web.StreamResponse):
     #: The head goes out with the first piece of the body.
     _send_headers_immediately = False
@@ -392,8 +357,7 @@ class _AsgiExchange:
             else:
                 await response.write_eof(body)
         except ConnectionError:
-            # As ASGI has it: `receive` tells that the client is gone.
-            return
+            return  # as ASGI has it: `receive` tells that the client is gone
 
     async def discard(self, discarding: asyncio.Semaphore) -> None:
         """Reads the rest of a body that its handler did not want, slowly and not for long. Then the

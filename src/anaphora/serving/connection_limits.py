@@ -2,31 +2,39 @@
 
     limits = ConnectionLimits(connections=1024, trusted=("10.0.0.0/8",))
     table = ConnectionTable(limits)
-    place = table.enter(connection, peer)      None where there is no place
+    place = table.enter(peer, has_input, close)    None if there is no place
     place.begin(), place.end()                 a request on it
     place.use("app")                           it has shown a valid token of that app
     place.leave()                              it is closed
 
 Connections of trusted proxies, which hold the requests of many clients, have half of the places and
 are not closed for being idle. All others are closed for a new one when their group is full, the one
-first that has been idle for longest: idle connections keep no other out. Where all connections
+first that has been idle for longest: idle connections keep no other out. If all connections
 without a valid token are sending a request, the oldest of them is closed.
 
 A client may open many connections before it sends the first request on each, and a handshake takes
 time: a new connection is not idle for a moment. While that lasts, a peer may have more places than
-its own; where all are taken, the peer with the most gives one back.
+its own; if all are taken, the peer with the most gives one back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import math
+import socket
+import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import msgspec
+
+PEER = "anaphora.peer"
+"""In the scope of a request at a Unix socket: the `PeerCredentials`."""
+#: Of Linux: process, user and group of the peer.
+_CREDENTIALS = struct.Struct("3i")
 
 CONNECTION = "anaphora.connection"
 """In the scope of a request: the `ConnectionPlace` of its connection."""
@@ -49,16 +57,6 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     """Without a request; also the time that the head of a request may take."""
     new_seconds: float = 2.0
     """A connection that has sent no request yet is not idle for so long."""
-
-
-class Closable(Protocol):
-    """A connection."""
-
-    def has_input(self) -> bool:
-        """Whether something has arrived that is not answered yet."""
-
-    def close_idle(self) -> None:
-        """Closes it; it answers nothing at the moment."""
 
 
 class _Group:
@@ -115,13 +113,16 @@ class ConnectionTable:
         self.closed = 0
         """Idle connections that were closed for new ones."""
 
-    def enter(self, connection: Closable, peer: str) -> ConnectionPlace | None:
-        """A place for a new connection: `peer` is an IP address, or names a user. None where all
-        places are taken by connections that are not idle."""
+    def enter(
+        self, peer: str, has_input: Callable[[], bool], close: Callable[[], None]
+    ) -> ConnectionPlace | None:
+        """A place for a new connection: `peer` is an IP address, or names a user. None if all
+        places are taken by connections that are not idle. `has_input` tells whether something has
+        arrived that is not answered yet; `close` closes the connection while it is idle."""
         if self._networks and self._is_trusted(peer):
             if self._trusted.is_full:
                 return None
-            return ConnectionPlace(self, connection, (self._trusted,), keeps=True)
+            return ConnectionPlace(self, (self._trusted,), has_input, close, keeps=True)
         name, now = network_of(peer), self._clock()
         group = self._peers.get(name)
         if group is None:
@@ -135,7 +136,7 @@ class ConnectionTable:
             return None
         self._peers[name] = group
         groups = self._all, self._strangers, group
-        return ConnectionPlace(self, connection, groups, peer=name, opened=now)
+        return ConnectionPlace(self, groups, has_input, close, peer=name, opened=now)
 
     def close_surplus(self, peer: str) -> None:
         """Closes idle connections of a peer that has more than its places."""
@@ -147,13 +148,13 @@ class ConnectionTable:
             pass
 
     def _close_of_largest(self) -> None:
-        """One of the peer that has the most, where that is more than its places."""
+        """One of the peer that has the most, if that is more than its places."""
         largest = max(self._peers.values(), key=lambda group: len(group.places), default=None)
         if largest is not None and len(largest.places) > largest.most:
             largest.close_oldest()
 
     def use(self, place: ConnectionPlace, app: str) -> bool:
-        """Counts a connection as one of an app. False where that has too many."""
+        """Counts a connection as one of an app. False if that has too many."""
         group = self._apps.get(app)
         if group is None:
             group = _Group(self._limits.of_app)
@@ -182,14 +183,16 @@ class ConnectionPlace:
     """The place of one connection."""
 
     __slots__ = (
-        "_connection", "_table", "app", "busy", "groups", "has_asked", "keeps", "opened", "peer",
+        "_close", "_table", "app", "busy", "groups", "has_asked", "has_input", "keeps", "opened",
+        "peer",
     )  # fmt: skip
 
     def __init__(
         self,
         table: ConnectionTable,
-        connection: Closable,
         groups: tuple[_Group, ...],
+        has_input: Callable[[], bool],
+        close: Callable[[], None],
         *,
         peer: str | None = None,
         keeps: bool = False,
@@ -197,7 +200,8 @@ class ConnectionPlace:
     ) -> None:
         """`keeps`: it is not closed for being idle."""
         self._table = table
-        self._connection = connection
+        self.has_input = has_input
+        self._close = close
         self.groups: tuple[_Group, ...] = ()
         self.keeps = keeps
         self.peer = peer
@@ -221,7 +225,7 @@ class ConnectionPlace:
                 group.idle[self] = None
 
     def use(self, app: str) -> bool:
-        """It has shown a valid token of an app. False where the app has too many connections; a
+        """It has shown a valid token of an app. False if the app has too many connections; a
         proxy's stay the proxy's."""
         return app == self.app or self.keeps or self._table.use(self, app)
 
@@ -239,9 +243,6 @@ class ConnectionPlace:
             self._table.forget(self)
         self.app = app
 
-    def has_input(self) -> bool:
-        return self._connection.has_input()
-
     @property
     def is_surplus(self) -> bool:
         """Whether its peer has more connections than it may have for long."""
@@ -251,7 +252,7 @@ class ConnectionPlace:
         return False
 
     def close_surplus(self) -> None:
-        """Closes idle connections of the same peer where those are too many."""
+        """Closes idle connections of the same peer if those are too many."""
         if self.peer is not None:
             self._table.close_surplus(self.peer)
 
@@ -259,7 +260,7 @@ class ConnectionPlace:
         """Closes the connection for another one."""
         self.leave()
         self._table.closed += 1
-        self._connection.close_idle()
+        self._close()
 
     def leave(self) -> None:
         """The connection is closed. May be called more than once."""
@@ -275,3 +276,41 @@ def network_of(peer: str) -> str:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
         return str(ipaddress.ip_network((int(address), 64), strict=False))
     return peer
+
+
+# ── Peers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class PeerCredentials(msgspec.Struct, frozen=True):
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
+        "root_path": "",
+        "extensions": {},
+        "client": None,
+        "server": None,
+    }
+    connection = transport.get_extra_info("socket")
+    if connection.family == socket.AF_UNIX:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        scope[PEER] = PeerCredentials(*_CREDENTIALS.unpack(data))
+    else:
+        scope["client"] = tuple(transport.get_extra_info("peername")[:2])
+        scope["server"] = tuple(transport.get_extra_info("sockname")[:2])
+    return scope
+
+
+def peer_of(scope: dict[str, Any]) -> str:
+    """An address, or the user of a Unix socket."""
+    credentials: PeerCredentials | None = scope.get(PEER)
+    return str(scope["client"][0]) if credentials is None else f"uid {credentials.uid}"

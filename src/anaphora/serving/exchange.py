@@ -65,7 +65,7 @@ class BodyAccount(Protocol):
     """Counts the bytes of a body in a budget of the server."""
 
     def add(self, size: int) -> None:
-        """Raises `AnaphoraError` where the budget is used up."""
+        """Raises `AnaphoraError` if the budget is used up."""
 
     def end(self) -> None: ...
 
@@ -104,7 +104,7 @@ class HttpExchange:
         self._limits = limits
         #: The bytes that `read_body` reads; a handler may lower it.
         self.max_body = limits.size
-        #: Where they are counted while they arrive.
+        #: Counts them while they arrive.
         self.account: BodyAccount | None = None
         self._ended: asyncio.Event | None = None
         self._reason: type[ConnectionEnded] | None = None
@@ -126,7 +126,7 @@ class HttpExchange:
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def read_body(self) -> bytes:
-        """The whole body. Raises `TooLarge`, `RequestRejected` where it takes too long, and
+        """The whole body. Raises `TooLarge`, `RequestRejected` if it takes too long, and
         `UploadAborted`."""
         declared = self.headers.get("content-length", "")
         if declared.isascii() and declared.isdecimal() and _exceeds(declared, self.max_body):

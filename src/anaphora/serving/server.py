@@ -250,7 +250,7 @@ def _server(app: StoppableApp, address: ServerAddress) -> Any:
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Raises `MissingExtra` where a module is not installed that comes with an extra."""
+    """Raises `MissingExtra` if a module is not installed that comes with an extra."""
     from importlib.util import find_spec
 
     for module in modules:
@@ -262,7 +262,7 @@ def require_extra(extra: str, *modules: str) -> None:
 
 
 def free_port(host: str, port: int = 0) -> int:
-    """The port, or any free one for 0; a readable error where it cannot be used."""
+    """The port, or any free one for 0; a readable error if it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
     ip = ip_of(host)

@@ -180,7 +180,7 @@ def _is_included(parts: list[ResultPart], structured: object) -> bool:
         return True
     if len(values) == 1 or not isinstance(values[1], list) or not texts:
         return False
-    # A text for each item; the official package writes one for each item of nested lists, too.
+    # A text for each item; the official package also writes one for each item of nested lists.
     return any(
         len(items) == len(texts) and all(map(_equals, texts, items))
         for items in (values[1], _flat(values[1]))

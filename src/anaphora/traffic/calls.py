@@ -44,7 +44,7 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def header_of(headers: Headers, name: str) -> str:
-    """The value of a header, the last where it is sent twice; empty where it is missing."""
+    """The value of a header, the last if it is sent twice; empty if it is missing."""
     return next((value for each, value in reversed(headers) if each == name), "")
 
 
@@ -54,7 +54,7 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     """The first step of the path, `/anthropic`; empty for the default route of a wire's paths."""
     provider: str
-    """A provider of the catalog; empty where it is not known, and calls are not judged."""
+    """A provider of the catalog; empty if it is not known, and calls are not judged."""
     upstream: str
     """The base URL, such as https://api.anthropic.com."""
 
@@ -73,7 +73,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     started: float = 0.0
     """When it arrived, in seconds since 1970."""
     body: bytes | AsyncIterator[bytes]
-    """Pieces where it is too large to keep; for the network also where it is still arriving."""
+    """Pieces if it is too large to keep; for the network also if it is still arriving."""
 
     def __repr__(self) -> str:
         return f"<UpstreamRequest {self.method} {self.route.upstream}{self.path}>"
@@ -111,15 +111,15 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     query: str
     request_headers: Headers
     request_body: bytes | None
-    """As it was received, before markers were placed; None where it was too large to keep, or did
+    """As it was received, before markers were placed; None if it was too large to keep, or did
     not arrive to its end."""
     sent_body: bytes | None = None
-    """What went upstream, where that differs: markers were placed."""
+    """What went upstream, if that differs: markers were placed."""
     status: int = 0
-    """0 where no response began."""
+    """0 if no response began."""
     response_headers: Headers = ()
     pieces: list[ResponsePiece] | None = None
-    """Still content-encoded; None where the response was too large to keep."""
+    """Still content-encoded; None if the response was too large to keep."""
     began: float | None = None
     """When the response's headers came, in seconds after the request was sent."""
     ended: float = 0.0
@@ -163,7 +163,7 @@ _FIRST_ERROR = 400
 
 
 def wire_at(path: str) -> str | None:
-    """The wire of requests that are posted to a path; None where no prompt is posted."""
+    """The wire of requests that are posted to a path; None if no prompt is posted."""
     low = path.lower()
     return next((name for end, name in _ENDS if low.endswith(end)), None)
 
@@ -192,7 +192,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def codec(self) -> tuple[Wire, str]:
         """The wire in the provider's dialect, and the provider whose models it serves: as it is
-        logged where it is not known."""
+        logged if it is not known."""
         return self._spoken()[:2]
 
     @property
@@ -263,7 +263,7 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
 
 
 def named_model(call: RelayedCall) -> str:
-    """The model that a request names, where its body does and can be read."""
+    """The model that a request names, if its body does and can be read."""
     try:
         return _named(call.request_body or b"").model
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -25,7 +25,7 @@ from anaphora.catalog.pricing import PriceBook
 from anaphora.client.prices import iterations_usd
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor
 from anaphora.rendered import Plan
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
@@ -88,7 +88,7 @@ class CallJudge:
         self._prepared: dict[int, tuple[JudgedCall, Iterator[None]]] = {}
         """By their numbers: calls that are judged next, and the steps that are left."""
         self.last_sent: SentCall | None = None
-        """The prompt of the call that ended last, where it was read."""
+        """The prompt of the call that ended last, if it was read."""
 
     @property
     def kept_bytes(self) -> int:
@@ -114,7 +114,7 @@ class CallJudge:
     def prepare(self, calls: Sequence[RelayedCall]) -> None:
         """Does all but the last step of `judge` for calls that are judged next, in this order. Each
         step is done for all of them: what it needs is then still in the processor's caches, so that
-        a verdict takes less time than where its steps follow each other."""
+        a verdict takes less time than if its steps follow each other."""
         prepared = {call.number: self._begin(call) for call in calls}
         of_a_wire = sorted(prepared, key=lambda number: prepared[number][0].wire)
         for step in range(_STEPS):
@@ -312,7 +312,7 @@ class Judge:
 
     @property
     def last_sent(self) -> SentCall | None:
-        """The prompt of the call that ended last, where it was read."""
+        """The prompt of the call that ended last, if it was read."""
         return self._judge.last_sent
 
     def call_ended(self, call: RelayedCall) -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from anaphora.cache import EarlierCall, PrefixIndex
-from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import (
     Diagnosis,
     Prediction,
@@ -57,7 +57,7 @@ class RequestPairs:
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._steps = LearnedSteps() if steps is None else steps
         self._only: dict[_Scope, _Scope | None] = {}
-        """The one model and host of a provider whose requests were seen; None where there are
+        """The one model and host of a provider whose requests were seen; None if there are
         several, and only then are they remembered anywhere."""
 
     @property
@@ -68,7 +68,7 @@ class RequestPairs:
     def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
         """Remembers a request, and returns the one before it."""
         sent = request.sent
-        prompt = ComparedPrompt(sent.rendered, Plan())
+        prompt = RenderedPrompt(sent.rendered, Plan())
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
         if self._only.setdefault(scope, own) not in (own, None):
@@ -109,7 +109,7 @@ def _remember(
     index: PrefixIndex[SentRequest],
     request: SentRequest,
     scope: _Scope,
-    prompt: ComparedPrompt | None = None,
+    prompt: RenderedPrompt | None = None,
 ) -> EarlierCall[SentRequest] | None:
     return index.add(
         request.sent.rendered,
@@ -134,7 +134,7 @@ def judge_request(
     earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
 ) -> JudgedPair:
     """The verdict on a request, what it is judged against, and the prediction by their markers,
-    where that was made for the verdict."""
+    if that was made for the verdict."""
     sent, rules = request.sent, request.rules
     pair = judge_matched(
         earlier,
@@ -185,7 +185,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         self.before = self.expected = None
 
     def expect(self, rules: CacheRules) -> Prediction | None:
-        """What the call should read from the cache, by the program's own earlier calls; None where
+        """What the call should read from the cache, by the program's own earlier calls; None if
         there is none to compare with."""
         before = self._before(rules)
         if self.expected is None and before is not None:
@@ -201,7 +201,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
         profile: Profile | None,
         diagnosis: Diagnosis | None = None,
     ) -> Verdict:
-        """The verdict by the bill of `sent`; by the rules where there is none yet."""
+        """The verdict by the bill of `sent`; by the rules if there is none yet."""
         before = self._before(rules)
         left = 0
         if self.expected is None and before is not None:
@@ -231,7 +231,7 @@ class RememberedCall(ComparedCall, kw_only=True, eq=False):
 
 
 def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
-    """What the call before had cached, where the bill shows that at least that was read; else 0."""
+    """What the call before had cached, if the bill shows that at least that was read; else 0."""
     was, read = before.usage, None if sent.usage is None else sent.usage.read
     if was is None or not read:
         return 0
@@ -242,7 +242,7 @@ def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
 
 
 def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
-    """The verdict where everything was read: nothing has to be explained."""
+    """The verdict if everything was read: nothing has to be explained."""
     usage = sent.usage
     assert usage is not None
     return Verdict(
@@ -260,7 +260,7 @@ def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | 
 def answered_call(
     earlier: EarlierCall[RememberedCall] | None,
 ) -> EarlierCall[RememberedCall] | None:
-    """The earlier call, or the one before it where it failed."""
+    """The earlier call, or the one before it if it failed."""
     while earlier is not None and earlier.call.failed:
         before = earlier.call.earlier
         if before is None:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import shown_url
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
@@ -77,7 +76,7 @@ class Placer:
             return None
 
     def call_ended(self, call: RelayedCall) -> None:
-        """Notices where markers are rejected."""
+        """Notices rejected markers."""
         if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
             return
         encoding = dict(call.response_headers).get("content-encoding", "")

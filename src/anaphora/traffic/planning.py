@@ -12,7 +12,6 @@ or begins like an earlier one, that has tools or a reply in it, or that asks for
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Literal, TypeAlias
 
@@ -20,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, MatchedCallPlanner
 from anaphora.cache.plan.memory import ConversationState
@@ -32,14 +32,14 @@ from anaphora.cache.plan.saved import (
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
+from anaphora.wire.breakpoints import plannable
 from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
-from anaphora.wire.splicing import plannable
 
 from .calls import LoggedCall, counts_tokens, wire_at
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
-"""What becomes of markers that a program places itself."""
+"""How markers that a program places itself are treated."""
 
 #: Models at accounts whose history is remembered.
 _MOST_MEMORIES = 64
@@ -90,7 +90,7 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
 def read_request(
     method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> ReadRequest | None:
-    """None where it is not a call of a model, or of a provider that is not known. Header names are
+    """None if it is not a call of a model, or of a provider that is not known. Header names are
     in lower case. Raises `InvalidRequest` for one that cannot be read."""
     wire = wire_at(path)
     encoded = is_encoded(headers)
@@ -163,12 +163,12 @@ class ConversationPlans:
     def __init__(
         self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
     ) -> None:
-        """`numbers` returns the first number of a model's conversations, where other processes
+        """`numbers` returns the first number of a model's conversations, if other processes
         continue them."""
         self._own_markers = own_markers
         self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
-        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+        self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
     def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
         """Plans a request and remembers it. `scope` is the account."""
@@ -246,7 +246,7 @@ class ConversationPlans:
         call.state.cache_key, call.plan = key, replace(plan, key=key)
 
     def refreshed(self, call: PlannedCall, seconds: float) -> None:
-        """What a call wrote is kept alive for so many seconds more."""
+        """Extends the lifetime of a call's cache entry by so many seconds."""
         if (written := call.state.written) is not None:
             chunk, key, expires = written
             call.state.written = chunk, key, expires + seconds
@@ -277,12 +277,9 @@ class ConversationPlans:
         return self._memory(_own_scope(request, scope), request.rules)
 
     def _memory(self, own: Hashable, rules: CacheRules) -> AppMemory:
-        memory = self._memories.get(own)
+        memory = self._memories.use(own)
         if memory is None:
             memory = self._memories[own] = AppMemory(rules, self._numbers())
-            if len(self._memories) > _MOST_MEMORIES:
-                self._memories.popitem(last=False)
-        self._memories.move_to_end(own)
         return memory
 
 
@@ -292,7 +289,7 @@ def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
 
 
 def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
-    """Without a marker on the last blocks where the calls of the conversation show that these
+    """Without a marker on the last blocks if the calls of the conversation show that these
     change: what is written there is never read."""
     if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
         return rendered

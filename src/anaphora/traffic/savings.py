@@ -5,7 +5,7 @@
     print(savings.result())
 
 A verdict does not need the comparison, so `add` only keeps what it takes. `compare_next` compares
-one call, when there is time; `result` the rest, when it is asked for.
+one call, when there is time; `result` compares the rest.
 
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
 and with the markers that the planner chooses (`Placer` places the same). Both count tokens by the
@@ -15,7 +15,7 @@ bill of each call, so that they and the bill are on one scale. A call costs what
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeVar
@@ -23,9 +23,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.cache import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog import CacheRules, Price
 from anaphora.catalog.prices import cost_of
 from anaphora.client.failures import log_error
@@ -34,7 +34,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 from anaphora.wire.reading import Members
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .calls import RelayedCall, decoded_path, header_of
 from .matching import same_cache
@@ -85,7 +85,7 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
     placed: int
     """Calls that were sent with Anaphora's markers."""
     billed: TokenCosts
-    """What the provider billed."""
+    """The provider's bills."""
     simulated: TokenCosts
     """The same requests, as the program sent them, in the simulator."""
     with_markers: TokenCosts
@@ -93,7 +93,7 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved_usd(self) -> Decimal:
-        """What Anaphora's markers save, both sides simulated; negative where they cost more."""
+        """What Anaphora's markers save, both sides simulated; negative if they cost more."""
         return self.simulated.cost_usd - self.with_markers.cost_usd
 
     @property
@@ -140,7 +140,7 @@ class _Simulators(msgspec.Struct, frozen=True, eq=False):
 
     as_sent: Simulator
     with_markers: Simulator
-    """The same one where no request of the model takes markers."""
+    """The same one if no request of the model takes markers."""
 
 
 class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -148,7 +148,7 @@ class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     request: SentRequest
     read: ReadRequest | None
-    """As the program sent it, where markers were placed in it."""
+    """As the program sent it, if markers were placed in it."""
     fields: Members
     """Fields of the body that decide where markers may be placed."""
     continued: SentRequest | None
@@ -166,7 +166,7 @@ class Savings:
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
-        self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
+        self._simulators = BoundedMap[tuple[str, str, str], _Simulators](_MOST_MODELS)
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
         self._lock = threading.Lock()
@@ -218,14 +218,14 @@ class Savings:
                 self._compare_first()
 
     def compare_next(self) -> bool:
-        """Compares the call that has waited longest; False where none does."""
+        """Compares the call that has waited longest; False if none does."""
         with self._lock:
             if self._waiting:
                 self._compare_first()
             return bool(self._waiting)
 
     def result(self, *, complete: bool = True) -> SavingsResult:
-        """The sums of all calls; where it need not be complete, of those that were compared."""
+        """The sums of all calls; if it need not be complete, of those that were compared."""
         with self._lock:
             while complete and self._waiting:
                 self._compare_first()
@@ -280,7 +280,7 @@ class Savings:
         as_sent: tuple[Plan, Outcome],
         with_markers: tuple[Plan, Outcome],
     ) -> bool:
-        """Adds the call to the sums; False where one of its costs is unknown."""
+        """Adds the call to the sums; False if one of its costs is unknown."""
         billed = request.sent.usage
         if billed is None:
             return False
@@ -303,20 +303,17 @@ class Savings:
 
     def _simulators_of(self, request: SentRequest, rules: CacheRules) -> _Simulators:
         key = request.provider, request.wire, request.model
-        known = self._simulators.get(key)
+        known = self._simulators.use(key)
         if known is None:
             one = two = Simulator(rules, most=_MOST_PREFIXES)
             if may_take_markers(rules):
                 two = Simulator(rules, most=_MOST_PREFIXES)
             known = self._simulators[key] = _Simulators(one, two)
-            if len(self._simulators) > _MOST_MODELS:
-                self._simulators.popitem(last=False)
-        self._simulators.move_to_end(key)
         return known
 
 
 def _attempt(step: Callable[[], T]) -> T | None:
-    """What a step of a comparison returns; None where it fails: a verdict is worth more than a
+    """What a step of a comparison returns; None if it fails: a verdict is worth more than a
     comparison."""
     try:
         return step()
@@ -334,7 +331,7 @@ def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
 
 
 def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
-    """The same where none were placed."""
+    """The same if none were placed."""
     rendered, provider = request.sent.rendered, request.provider
     return read_split(
         rendered, fields, request.hints, request.catalog_rules, provider, request.dialect

@@ -1,4 +1,4 @@
-"""Requests as the verdict compares them: bytes as they were sent, bills where known."""
+"""Requests as the verdict compares them: bytes as they were sent, bills if known."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.analysis.trace.format import unsupported
+from anaphora.bounded import BoundedMap
 from anaphora.cache import CallHints, hints_of
 from anaphora.cache.sent_call import reply_lines
 from anaphora.cache.verdict import (
@@ -70,19 +71,19 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     rules: CacheRules
     conversation: NumberedConversation = msgspec.field(default_factory=NumberedConversation)
     named: str = ""
-    """The conversation, where the log names it."""
+    """The conversation, if the log names it."""
     hints: CallHints = CallHints()
     """The conversation as the log names it, else as the client does. Never shown."""
     reply_id: str = ""
     failure: str = ""
-    """Why the response cannot be read, where there is one."""
+    """Why the response cannot be read, if there is one."""
     service_tier: str = ""
     """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
     guess: str = ""
     """Why this wire was chosen when the request fits several."""
     dialect: Dialect | None
-    """The provider's variant of the wire; None where it has none."""
+    """The provider's variant of the wire; None if it has none."""
     catalog_rules: CacheRules
     profile: Profile
     planned: PlannedCall | None = None
@@ -109,13 +110,12 @@ class ResponseChains:
     `previous_response_id` without sending them again. The oldest are dropped first."""
 
     def __init__(self, most: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._links: dict[str, _ChainLink] = {}
+        self._links = BoundedMap[str, _ChainLink](
+            most, most_size=most_bytes, size_of=lambda link: link.size
+        )
 
     def complete(self, members: Members, hints: CallHints) -> Members | None:
-        """The request with the whole chain as its input; None where that is not known."""
+        """The request with the whole chain as its input; None if that is not known."""
         link = self._links.get(hints.previous_reply)
         if link is None:
             return None
@@ -146,11 +146,7 @@ class ResponseChains:
         else:
             size = len(msgspec.json.encode(reply.message))
         given = bytes(members.get("input", _NULL))
-        link = _ChainLink(before, given, output, len(given) + size)
-        self._links[reply.id] = link
-        self._bytes += link.size
-        while len(self._links) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= self._links.pop(next(iter(self._links))).size
+        self._links[reply.id] = _ChainLink(before, given, output, len(given) + size)
 
 
 def _answering_model(answer: Reply | None) -> str:

@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call, format_usd
-from anaphora.cache.verdict.values import format_loss
+from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
 from anaphora.values import Notice, Usage
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 from .calls import CallKind
 from .savings import SavingsResult
 
 Session: TypeAlias = tuple[str, str]
-"""The session and the user, as a client names them; empty where it does not. Never shown."""
+"""The session and the user, as a client names them; empty if it does not. Never shown."""
 
 #: Breaks that are shown in full.
 _WORST = 3
@@ -44,7 +43,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     wire: str = ""
     model: str = ""
     status: int = 0
-    """0 where no response began."""
+    """0 if no response began."""
     conversation: int = 0
     """Its number, in the order they began; 0 for calls that are not judged."""
     turn: int = 0
@@ -59,9 +58,9 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     placed: bool = False
     """Markers were placed in it."""
     usage: Usage | None = None
-    """The bill; None where the response has none."""
+    """The bill; None if the response has none."""
     predicted: Usage | None = None
-    """What the bill should be, where there is none or it does not say what was read."""
+    """What the bill should be, if there is none or it does not say what was read."""
     cost_usd: Decimal | None = None
     output_usd: Decimal | None = None
     """The part of it that is for the output."""
@@ -71,7 +70,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def input_usage(self) -> Usage | None:
-        """What was read, written and neither, by the bill; as predicted where that does not say."""
+        """What was read, written and neither, by the bill; as predicted if that does not say."""
         return self.usage if self.predicted is None else self.predicted
 
     @property
@@ -141,7 +140,7 @@ class CallSums(msgspec.Struct):
 
     @property
     def share_read(self) -> float | None:
-        """The share of the input that was read from the cache, where bills say so."""
+        """The share of the input that was read from the cache, if bills say so."""
         return self.read / self.reported if self.reported else None
 
     @property
@@ -196,7 +195,7 @@ class Losses(msgspec.Struct):
     calls: int = 0
     tokens: int = 0
     cost_usd: Decimal | None = Decimal(0)
-    """None where a price is unknown."""
+    """None if a price is unknown."""
 
     def add(self, tokens: int, cost_usd: Decimal | None) -> None:
         self.calls += 1
@@ -321,7 +320,7 @@ def _is_alone(conversation: WatchedConversation) -> bool:
 
 
 def _trimmed(amount: Decimal) -> Decimal:
-    """Without the zeros at its end that are left where sums were moved."""
+    """Without the zeros at its end that are left when sums were moved."""
     whole = amount.to_integral_value()
     return whole if amount == whole else amount.normalize()
 
@@ -349,7 +348,7 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     """Tokens that could have been read and were not."""
     lost_usd: Decimal | None
-    """Their cost; None where a price is unknown."""
+    """Their cost; None if a price is unknown."""
     losses: dict[CauseKind, Losses]
     """The same by cause, the largest first."""
     worst: tuple[JudgedCall, ...]

@@ -18,6 +18,7 @@ from anaphora.wording import counted
 
 from .fields import Value, check_fields
 from .parts import Part, ResultPart, Text, ToolCall, ToolResult
+from .stability import SegmentRole
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -223,7 +224,7 @@ class Conversation(Sequence[Message]):
 
 
 def _free_number(items: list[Message], free: int, seen: int) -> int:
-    """One more than the highest number among the ids, where the first `seen` are known."""
+    """One more than the highest number among the ids, if the first `seen` are known."""
     for index in range(seen, len(items)):
         name = items[index].id
         if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
@@ -244,3 +245,19 @@ def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
         else:
             return ()
     return ()
+
+
+class Segment(Value, frozen=True):
+    """A run of messages that share one structural role."""
+
+    role: SegmentRole
+    messages: Conversation
+
+    def __post_init__(self) -> None:
+        # Created at every turn, so the common case is checked by identity.
+        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
+            check_fields(self)
+
+    @classmethod
+    def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
+        return cls(role, Conversation(messages))

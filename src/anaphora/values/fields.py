@@ -89,7 +89,7 @@ class FieldType(msgspec.Struct, frozen=True):
 
 
 class _Fields:
-    """The fields of a class. Where all types are those of an earlier value, only what is inside of
+    """The fields of a class. If all types are those of an earlier value, only what is inside of
     tuples and dictionaries, and choices, are looked at."""
 
     __slots__ = ("fields", "inner", "known")
@@ -104,7 +104,7 @@ class _Fields:
         self.known: set[tuple[type, ...]] = set()
 
     def freeze_known(self, value: msgspec.Struct) -> bool:
-        """False where the types are those of no earlier value."""
+        """False if the types are those of no earlier value."""
         values = astuple(value)
         if tuple(map(type, values)) not in self.known:
             return False
@@ -158,7 +158,7 @@ def check_fields(value: msgspec.Struct) -> None:
 
 
 def check_extras(value: Any) -> None:
-    """The same where everything but `extras` has its exact type."""
+    """The same if everything but `extras` has its exact type."""
     extras = value.extras
     kind = type(extras)
     if kind is FrozenExtras:

@@ -33,15 +33,8 @@ from .reading import (
     request_error,
 )
 from .spans import document_span, member_spans
+from .tables import request_table
 
-#: The field of each wire that holds the conversation.
-MESSAGE_LISTS = {
-    "anthropic": "messages",
-    "openai_chat": "messages",
-    "openai_responses": "input",
-    "gemini": "contents",
-    "ollama": "messages",
-}
 #: A kept body is found by the bytes before the last multiples of these numbers in it, since its end
 #: may change. In a new body they are looked for at more multiples, as it may have grown.
 _GRIDS, _WINDOW = (1024, 8192, 65536), 1024
@@ -313,7 +306,7 @@ class RequestBodies:
 def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElements | None, int]:
     """The messages of a body, and the offset of the first one; None where they are not in a list,
     or where a member is given twice."""
-    name = MESSAGE_LISTS[wire]
+    name = request_table(wire).messages
     raw = members.get(name)
     if raw is None or bytes(memoryview(raw)[:1]) != b"[":
         return None, 0

@@ -19,9 +19,8 @@ from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
-from .broken_json import closed_json
 from .error_details import inner_message, shown_fields
-from .reading import DECODE_ERRORS
+from .reading import DECODE_ERRORS, closed_json
 from .response_headers import request_id_in, reset_after, retry_after
 
 #: What a status means where the provider's code does not decide.

@@ -4,7 +4,7 @@ the same for all wires."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,6 +31,22 @@ DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 #: How deep blocks are looked for in each other: a document in a tool result is at the third level.
 INNER_LEVELS = 16
+
+
+class MarkerForm(NamedTuple):
+    """A marker: an object with this member, and perhaps a `ttl`."""
+
+    member: str
+    value: str
+    ttl: Ttl
+    """The lifetime of a marker without one."""
+
+
+#: By the member of a block that is the marker.
+MARKER_FORMS = {
+    "cache_control": MarkerForm("type", "ephemeral", "5m"),
+    "prompt_cache_breakpoint": MarkerForm("mode", "explicit", "30m"),
+}
 
 
 class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):

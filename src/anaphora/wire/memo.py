@@ -1,4 +1,4 @@
-"""What a wire remembers between calls: one bounded object per wire, which `clear` empties.
+"""What wires remember between calls: one bounded object for each, which `clear` empties.
 
 One rule for keys: bytes and tuples of bytes and names, compared by value; or the identity of an
 immutable source that the remembered log holds itself. Values are frozen when they are made, so
@@ -7,7 +7,8 @@ results are shared by all callers.
 
 from __future__ import annotations
 
-from collections import deque
+import functools
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -16,8 +17,7 @@ import msgspec
 
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
-
-from .splitting import RequestMemo
+from anaphora.values import Conversation, Message
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -27,11 +27,15 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
-class Memo(RequestMemo):
-    """Everything one wire remembers: of the calls it rendered, and of the requests it read."""
+class Memo:
+    """What one wire remembers: of the calls it rendered; and of the requests it read, values by
+    their bytes, and the logs that requests were cut into, for as long as those are in use."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
+        self._placeholders = Conversation()
+        self._on_clear: list[Callable[[], None]] = []
         # A log holds its source, so an id in here cannot come to mean another object.
         self._section_logs: WeakValueDictionary[tuple[int, Hashable], ChunkLog]
         self._section_logs = WeakValueDictionary()
@@ -40,10 +44,37 @@ class Memo(RequestMemo):
 
     def clear(self) -> None:
         """Forgets everything."""
-        super().clear()
+        self.sections.clear()
+        self.messages.clear()
+        for forget in self._on_clear:
+            forget()
         self._section_logs.clear()
         self._recent.clear()
         self._envelopes = ()
+
+    # ── Requests that were read ──────────────────────────────────────────────────────────────────
+
+    def placeholders(self, count: int) -> Conversation:
+        """Stands for messages that were cut into chunks but not read."""
+        placeholders = self._placeholders
+        missing = count - len(placeholders)
+        if missing > 0:
+            blank = Message(role="user", parts=())
+            # Another thread may have made fewer meanwhile.
+            self._placeholders = placeholders = placeholders.append(*[blank] * missing)
+        return placeholders.prefix(count)
+
+    def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
+        """Decorates a reader: the same bytes, such as a list of tools, are read once."""
+
+        def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+            known = functools.lru_cache(maxsize=limit)(read)
+            self._on_clear.append(known.cache_clear)
+            return known
+
+        return decorate
+
+    # ── Calls that were rendered ─────────────────────────────────────────────────────────────────
 
     def section_log(
         self,
@@ -85,6 +116,10 @@ class Memo(RequestMemo):
         envelope = make(source)
         self._envelopes = envelope, *self._envelopes[: _ENVELOPES - 1]
         return envelope
+
+
+#: By wire.
+MEMOS: defaultdict[str, Memo] = defaultdict(Memo)
 
 
 def _params_key(call: Call) -> object:

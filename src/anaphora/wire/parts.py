@@ -9,37 +9,27 @@ from typing import TypeVar
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Kind, LogAppend
 from anaphora.rendered.log import Piece
 from anaphora.values import (
     AnyTool,
     Bytes,
-    Event,
     Extras,
     Message,
     Notice,
     Opaque,
     Part,
-    PartEnd,
-    PartStart,
     ProviderTool,
-    Refusal,
     Reply,
-    ReplyEnd,
-    ReplyStart,
     Section,
     Source,
     StopReason,
-    Text,
     Thinking,
     Tool,
-    ToolArgumentsDelta,
-    ToolCall,
     ToolResult,
     Usage,
-    UsageUpdate,
     WriteTtl,
 )
 from anaphora.values.codec import check_object, is_object
@@ -52,7 +42,7 @@ from .reading import (
     object_members,
     request_error,
 )
-from .replies import ReplyBuilder, deltas_of, positive_counts
+from .replies import positive_counts
 
 R = TypeVar("R")
 
@@ -377,34 +367,3 @@ def _field_names(name: str, text: str) -> str:
 
 
 # ── A whole reply as events ───────────────────────────────────────────────────────────────────────
-
-
-def reply_events(reply: Reply) -> list[Event]:
-    """A whole reply as the events of a stream."""
-    events: list[Event] = [ReplyStart(reply.id, reply.model, extras=reply.extras)]
-    events.append(UsageUpdate(reply.usage))
-    for index, part in enumerate(reply.message.parts):
-        if isinstance(part, ToolCall):
-            events.append(PartStart(index, "tool_call", part.id, part.name, extras=part.extras))
-            events.append(ToolArgumentsDelta(index, part.arguments, part.id, part.name))
-        elif isinstance(part, Text | Thinking | Refusal):
-            start = PartStart(index, type(part).__name__.lower(), extras=part.extras)
-            events.append(start)
-            if part.text:
-                events.append(deltas_of(start)(index, part.text))
-        else:
-            events.append(PartStart(index, "opaque"))
-        events.append(PartEnd(index, part))
-    return [*events, ReplyEnd(reply)]
-
-
-def whole_body_events(
-    build: ReplyBuilder, body: bytes, read_reply: Callable[[bytes], Reply]
-) -> list[Event]:
-    """The events of a reply that came as one JSON body instead of a stream."""
-    try:
-        reply = read_reply(body)
-    except (AnaphoraError, *DECODE_ERRORS) as problem:
-        return build.fail(problem)
-    build.started = build.ended = True
-    return reply_events(reply)

@@ -1,28 +1,17 @@
-"""Typed decoding of JSON that others wrote, without losing what the types do not name.
-
-A `LenientDecoder` decodes strictly first. Where that fails it separates each object's unknown
-members from the known ones, decodes the known ones, and returns the unknown ones beside the value.
-Errors name the JSON path.
-"""
+"""Reads JSON that others wrote: members, elements and texts as they were sent, errors with their
+path, and texts with lone surrogates."""
 
 from __future__ import annotations
 
 import functools
 import re
-import types
 from collections.abc import Callable
 from typing import (
-    Annotated,
     Any,
-    Generic,
     ParamSpec,
     TypeAlias,
     TypeVar,
-    Union,
-    cast,
-    final,
     get_args,
-    get_origin,
 )
 
 import msgspec
@@ -31,8 +20,6 @@ from msgspec.structs import force_setattr
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse
 from anaphora.values import Conversation, Extras, Message, Part, Role
 from anaphora.values.fields import FrozenExtras
-
-from .broken_json import lone_surrogate
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,8 +39,6 @@ _decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decod
 decode_text = msgspec.json.Decoder(str).decode
 decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
-_NULL = msgspec.Raw(b"null")
-_CAPITAL = re.compile("[A-Z]")
 _FIRST_IDS = [f"m{index}" for index in range(256)]
 _NEW: dict[Role, Callable[[], Message]] = {
     role: Message(role=role, parts=()).__copy__  # type: ignore[attr-defined]
@@ -101,59 +86,13 @@ def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P
     return decorate
 
 
-def _reason_and_path(problem: Exception) -> tuple[str, str]:
+def reason_and_path(problem: Exception) -> tuple[str, str]:
     """Why a value cannot be decoded, and where in it: msgspec names the path in its message."""
     reason, _, path = decode_reason(problem).partition(" - at `$")
     return reason, path.rstrip("`")
 
 
-# ── What the types do not name ───────────────────────────────────────────────────────────────────
-
-
-@final
-class Unknown(msgspec.Struct):
-    """The members of an object that its struct does not name, and those of values inside it."""
-
-    members: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]]
-
-    def take(self, name: str) -> Unknown | None:
-        """Removes and returns the unknown members of the object in this field."""
-        inner = self.members.get(name)
-        if type(inner) is not Unknown:
-            return None
-        del self.members[name]
-        return inner
-
-    def take_elements(self, name: str) -> dict[int, Unknown]:
-        """Removes and returns the unknown members of the list elements in this field, by index."""
-        inner = self.members.pop(name, None)
-        return inner if isinstance(inner, dict) else {}
-
-    def remaining(self, *, nulls: bool = False) -> Members:
-        """All that was not taken, in the order it was sent; without nulls unless asked for."""
-        rest: Members = {}
-        for name, value in self.members.items():
-            if type(value) is msgspec.Raw:
-                if nulls or value != _NULL:
-                    rest[name] = value
-            elif type(value) is Unknown and (inner := value.remaining(nulls=nulls)):
-                rest[name] = msgspec.Raw(_encode(inner))
-        return rest
-
-    def extras(self, wire: str, *, nulls: bool = False) -> Extras | None:
-        """All that was not taken, as extras of that wire."""
-        return extras_of(wire, self.remaining(nulls=nulls))
-
-
-@final
-class OtherBlock(msgspec.Struct, frozen=True):
-    """An object of a tagged union whose tag is not known here."""
-
-    tag: str
-    members: Members
-    """All of it, the tag included."""
-    raw: msgspec.Raw
-    """The same, as it was sent."""
+# ── Members, elements, texts ─────────────────────────────────────────────────────────────────────
 
 
 def extras_of(wire: str, members: Members) -> Extras | None:
@@ -187,7 +126,7 @@ def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFact
     try:
         return _decoder(kind).decode(raw)
     except DECODE_ERRORS as problem:
-        reason, inner = _reason_and_path(problem)
+        reason, inner = reason_and_path(problem)
         raise fail(reason, path + inner) from None
 
 
@@ -214,237 +153,86 @@ def numbered(messages: list[tuple[Role, tuple[Part, ...]]]) -> Conversation:
     return Conversation.of_ids(read)
 
 
-# ── The decoder ──────────────────────────────────────────────────────────────────────────────────
+find_surrogate = re.compile(rb"\\u[dD]").search
+#: Every escape sequence of a JSON text; the group is a lone surrogate.
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\.",
+    re.DOTALL,
+)
 
-#: The type of a field whose value is unknown as a whole where it does not decode.
-Whole = Annotated[T, "whole"]
-#: The type of a field for an object whose members are unknown one by one where they do not decode.
-#: All of them are where one that the struct requires does not.
-Partial = Annotated[T, "partial"]
+
+def replace_lone_surrogates(data: bytes) -> bytes:
+    """JSON in which every lone surrogate is U+FFFD."""
+    if not find_surrogate(data):
+        return data
+    return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
 
 
-class LenientDecoder(Generic[T]):
-    """Decodes one type of struct, union of tagged structs, or list of them.
+def replaces_lone_surrogates(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """Decorates readers of whole replies: a body that cannot be read is read without them."""
 
-    The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`; `default_tag`
-    stands for a missing one. `protobuf` accepts what Google's JSON parser does: names in snake_case
-    as well, and a single object for a list of one.
-    """
-
-    def __init__(
-        self, kind: Any, *, default_tag: str | None = None, protobuf: bool = False
-    ) -> None:
-        self._node = _node(kind, protobuf, default_tag)
-        self.strict: Callable[[bytes | msgspec.Raw], T] = self._node.strict
-
-    def decode(
-        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
-    ) -> tuple[T, Unknown | None]:
-        """The value, and the members that have no name in it; None where there are none."""
+    @functools.wraps(read)
+    def reading(body: bytes) -> T:
         try:
-            return self.strict(data), None
-        except DECODE_ERRORS:
-            return self.separate(data, path, fail)
-
-    def decode_list(
-        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
-    ) -> tuple[T, dict[int, Unknown]]:
-        """A value that may be a list, and the unknown members of its elements by their index."""
-        value, unknown = self.decode(data, path, fail)
-        return value, cast("dict[int, Unknown]", unknown or {})
-
-    def separate(
-        self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
-    ) -> tuple[T, Unknown | None]:
-        """The same as `decode` for data that is known not to decode strictly."""
-        try:
-            return self._node.separate(data)
-        except _Invalid as problem:
-            raise fail(problem.reason, path + problem.path) from None
-
-
-class _Invalid(Exception):
-    """A value that is not of its type; the path grows on the way out."""
-
-    def __init__(self, reason: str, path: str = "") -> None:
-        self.reason = reason
-        self.path = path
-
-
-#: A value and its unknown members; `UNSET` and the raw value where all of it is unknown.
-_Separated: TypeAlias = tuple[Any, Any]
-
-
-class _Node:
-    """A type: the structs that an object of it may be, by their tags, and the elements of a list.
-    Everything else decodes as a whole."""
-
-    def __init__(self, kind: Any, protobuf: bool, default_tag: str | None = None) -> None:
-        self.strict = msgspec.json.Decoder(kind).decode
-        self._protobuf = protobuf
-        self._element: _Node | None = None
-        self._structs: dict[str | None, _Struct] = {}
-        self._tag_field: str | None = None
-        kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-        for each in kinds:
-            if get_origin(each) is list:
-                self._element = _node(get_args(each)[0], protobuf)
-            elif isinstance(each, type) and issubclass(each, msgspec.Struct):
-                self._tag_field = each.__struct_config__.tag_field
-                tag = each.__struct_config__.tag
-                self._structs[None if tag is None else str(tag)] = _struct(each, protobuf)
-        self._only_objects = len(self._structs) == len(kinds)
-        if default_tag is None and len(self._structs) == 1:
-            (default_tag,) = self._structs  # as msgspec does
-        self._default_tag = default_tag
-
-    def separate(self, raw: bytes | msgspec.Raw) -> _Separated:
-        """The value and its unknown members, where the strict decoder has failed."""
-        if self._only_objects:
-            return self._separate_object(raw)
-        first = bytes(raw)[:1]
-        if self._structs and first == b"{":
-            return self._separate_object(raw)
-        if self._element is not None and (first == b"[" or (first == b"{" and self._protobuf)):
-            return self._separate_list(self._element, raw, first == b"{")
-        try:
-            return self.strict(raw), None
-        except DECODE_ERRORS as problem:
-            raise _Invalid(*_reason_and_path(problem)) from None
-
-    def separate_members(self, raw: msgspec.Raw) -> _Separated:
-        """The same for a `Partial` field."""
-        if bytes(raw)[:1] != b"{":
-            return _keep_whole(raw)
-        (struct,) = self._structs.values()
-        return struct.separate(decode_members(raw), raw)
-
-    def _separate_object(self, raw: bytes | msgspec.Raw) -> _Separated:
-        try:
-            members = decode_members(raw)
-        except DECODE_ERRORS as problem:
-            raise _Invalid(f"not a JSON object: {decode_reason(problem, raw)}") from None
-        tag, field = self._default_tag, self._tag_field
-        if field is not None and field in members:
-            decode = decode_text if tag is None else decode_optional_text
-            try:
-                tag = decode(members[field]) or tag or ""
-            except DECODE_ERRORS as problem:
-                raise _Invalid(decode_reason(problem), f".{field}") from None
-        if tag in self._structs:
-            return self._structs[tag].separate(members)
-        if tag is None:
-            raise _Invalid("is missing", f".{field}")
-        return OtherBlock(tag, members, msgspec.Raw(raw)), None
-
-    def _separate_list(self, node: _Node, raw: bytes | msgspec.Raw, single: bool) -> _Separated:
-        try:
-            elements = [msgspec.Raw(raw)] if single else decode_elements(raw)
-        except DECODE_ERRORS as problem:
-            raise _Invalid(decode_reason(problem)) from None
-        values: list[Any] = []
-        unknown: dict[int, Unknown] = {}
-        unusual = False
-        separate = node._separate_object if node._only_objects else node.separate
-        for index, element in enumerate(elements):
-            if not unusual:
-                try:
-                    values.append(node.strict(element))
-                    continue
-                except DECODE_ERRORS:
-                    pass
-            try:
-                value, inner = separate(element)
-            except _Invalid as problem:
-                problem.path = f"[{index}]{problem.path}"
+            return read(body)
+        except Parse:
+            replaced = replace_lone_surrogates(body)
+            if replaced == body:
                 raise
-            values.append(value)
-            # Where one element has unknown members, the next one likely has them too.
-            unusual = inner is not None
-            if inner is not None:
-                unknown[index] = inner
-        return values, unknown or None
+        return read(replaced)
+
+    return reading
 
 
-class _Struct:
-    """A struct, whose fields are decoded one by one."""
-
-    def __init__(self, kind: Any, protobuf: bool) -> None:
-        self._kind = kind
-        self._protobuf = protobuf
-        self._tag_field = kind.__struct_config__.tag_field
-        fields = msgspec.structs.fields(kind)
-        self._required = [(field.name, field.encode_name) for field in fields if field.required]
-
-    @functools.cached_property
-    def _fields(self) -> dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]]:
-        """By its name in JSON: the attribute, the strict decoder, and what separates a value that
-        the decoder rejects. Made when it is needed, since types may be recursive."""
-        fields: dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]] = {}
-        for field in msgspec.structs.fields(self._kind):
-            marks = getattr(field.type, "__metadata__", ())
-            node = _node(field.type.__origin__ if marks else field.type, self._protobuf)
-            separate = node.separate_members if "partial" in marks else node.separate
-            if "whole" in marks:
-                separate = _keep_whole
-            fields[field.encode_name] = field.name, node.strict, separate
-        return fields
-
-    @functools.cached_property
-    def _aliases(self) -> dict[str, str]:
-        """The names in snake_case that are accepted, with those that they stand for."""
-        spelled = {_CAPITAL.sub(r"_\g<0>", name).lower(): name for name in self._fields}
-        return {alias: name for alias, name in spelled.items() if alias != name}
-
-    def separate(self, members: Members, partial: msgspec.Raw | None = None) -> _Separated:
-        """The struct and its unknown members. `partial` is the object itself where all that does
-        not decode is unknown."""
-        if self._protobuf and not self._aliases.keys().isdisjoint(members):
-            members = self._renamed(members)
-        values: dict[str, Any] = {}
-        unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
-        fields = self._fields
-        for name, raw in members.items():
-            field = fields.get(name)
-            if field is None:
-                if name != self._tag_field:
-                    unknown[name] = raw
-                continue
-            attribute, strict, separate = field
-            try:
-                values[attribute] = strict(raw)
-                continue
-            except DECODE_ERRORS:
-                pass
-            try:
-                value, inner = separate(raw) if partial is None else _keep_whole(raw)
-            except _Invalid as problem:
-                problem.path = f".{name}{problem.path}"
-                raise
-            if value is not msgspec.UNSET:
-                values[attribute] = value
-            if inner is not None:
-                unknown[name] = inner
-        for attribute, name in self._required:
-            if attribute not in values:
-                if partial is not None:
-                    return _keep_whole(partial)
-                raise _Invalid("is missing", f".{name}")
-        return self._kind(**values), Unknown(unknown) if unknown else None
-
-    def _renamed(self, members: Members) -> Members:
-        renamed: Members = {}
-        for name, raw in members.items():
-            known = self._aliases.get(name, name)
-            if known in renamed:
-                raise _Invalid("is given in two spellings", f".{known}")
-            renamed[known] = raw
-        return renamed
+def lone_surrogate(data: bytes) -> str:
+    """The first one, and where it is; empty where there is none. The rest of a pair that is cut off
+    with the data is not missed."""
+    for found in _ESCAPES.finditer(data) if find_surrogate(data) else ():
+        if found[1] and data.find(b'"', found.end()) >= 0:
+            code = found[1][2:].decode().upper()
+            return f"lone surrogate U+{code} at byte {found.start()} is not valid Unicode"
+    return ""
 
 
-_node = functools.cache(_Node)
-_struct = functools.cache(_Struct)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[{}\[\],]', re.DOTALL)
+#: An escape that the cut has left incomplete, at the end of a text.
+_HALF_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_CLOSING = {b"{": b"}", b"[": b"]"}
 
 
-def _keep_whole(raw: msgspec.Raw) -> _Separated:
-    return msgspec.UNSET, raw
+def closed_json(data: bytes) -> bytes | None:
+    """The JSON that `data` is the beginning of, without what follows, and without the last member
+    or element where that cannot be read. None where nothing can be read. `data` should be short:
+    all of its structure is looked at."""
+    open_text: int | None = None
+    closing: list[bytes] = []
+    last_comma: tuple[int, bytes] | None = None
+    for token in _TOKEN.finditer(data):
+        first = token[0][:1]
+        if first == b'"':
+            if not token[1]:
+                open_text = token.start()
+        elif first == b",":
+            last_comma = token.start(), b"".join(reversed(closing))
+        elif first in _CLOSING:
+            closing.append(_CLOSING[first])
+        elif closing:
+            closing.pop()
+    whole = data
+    if open_text is not None:
+        text = data[open_text:].decode("utf-8", "ignore").encode()
+        whole = data[:open_text] + _HALF_ESCAPE.sub(b"", text) + b'"'
+    found = [whole + b"".join(reversed(closing))]
+    if last_comma is not None:
+        found.append(data[: last_comma[0]] + last_comma[1])
+    return next((each for each in found if _is_json(each)), None)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True

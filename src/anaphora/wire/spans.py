@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from operator import add
-from typing import NamedTuple
+from operator import add, itemgetter
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -194,3 +194,33 @@ def _expect(body: bytes, position: int, character: int, path: str) -> int:
 
 def _ambiguous(path: str) -> InvalidRequest:
     return request_error("a member is given twice, or it cannot be read without doubt", path)
+
+
+# ── Edits ────────────────────────────────────────────────────────────────────────────────────────
+
+#: Bytes in place of those between two offsets.
+Edit: TypeAlias = tuple[int, int, bytes]
+_EDIT_PLACE = itemgetter(0, 1)
+
+
+def removal_span(members: dict[str, MemberSpan], name: str, holder: ByteSpan) -> ByteSpan:
+    """The span of a member with the comma before it, else the one after it."""
+    names, span = list(members), members[name]
+    index = names.index(name)
+    if index:
+        return ByteSpan(members[names[index - 1]].end, span.end)
+    return ByteSpan(span.key, members[names[1]].key if len(names) > 1 else holder.end - 1)
+
+
+def edited(body: bytes, edits: list[Edit]) -> bytes:
+    """A body with edits that do not overlap; the same object where there are none."""
+    if not edits:
+        return body
+    pieces: list[bytes | memoryview] = []
+    view, done = memoryview(body), 0
+    for start, end, inserted in sorted(edits, key=_EDIT_PLACE):
+        assert start >= done, "edits of one body do not overlap"
+        pieces += [view[done:start], inserted]
+        done = end
+    pieces.append(view[done:])
+    return b"".join(pieces)

@@ -12,22 +12,18 @@ added where the request has none of that name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import itemgetter
-from typing import Any
-
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.catalog import CacheRules, Dialect
+from anaphora.catalog import Dialect
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
-from anaphora.values import TTL_SECONDS, Notice, Ttl
+from anaphora.values import TTL_SECONDS, Notice
 
 from .body_memory import DecodedBody
+from .breakpoints import key_place
 from .markers import INNER_LEVELS, MARKER_PLACES, MarkerPlaces
 from .reading import (
-    DECODE_ERRORS,
     Members,
     decode_members,
     decode_text,
@@ -36,19 +32,21 @@ from .reading import (
 )
 from .spans import (
     ByteSpan,
+    Edit,
     MemberSpan,
     document_span,
+    edited,
     element_spans,
     is_text,
     known_element_span,
     member_spans,
+    removal_span,
 )
-from .walking import request_table
+from .tables import request_table
 
 _OPEN_LIST, _OPEN_OBJECT = b"[{"
 #: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
 _Place = tuple[int, int | None]
-_EDIT_PLACE = itemgetter(0, 1)
 
 
 class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -89,18 +87,15 @@ def splice(
     if plan.held is not None or plan.preludes:
         notices.append(Notice("handle_left_out", "a cache handle cannot be put into a request"))
     if places is None or (dialect is not None and dialect.markers == {}):
-        places = None
         if plan.marks or plan.automatic is not None:
             notices.append(Notice("markers_left_out", "this provider takes no markers"))
-    if places is None:
         return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
     work = _Splicing(body, rendered, places, dialect, notices, decoded)
     if plan.marks or rendered.marks:
         work.place(plan, replace=replace, slots=slots)
     headers = work.fields(plan, replace=replace)
-    return SplicedBody(
-        body=work.result(), marks=tuple(work.marks), headers=headers, notices=tuple(notices)
-    )
+    body, marks = edited(body, work.edits), tuple(work.marks)
+    return SplicedBody(body=body, marks=marks, headers=headers, notices=tuple(notices))
 
 
 class _Splicing:
@@ -127,7 +122,7 @@ class _Splicing:
         marker = (self._table.marker,)
         self._names = marker if not own else tuple({n for m in own.values() for n in m})
         """The members of a marker."""
-        self._edits: list[tuple[int, int, bytes]] = []
+        self.edits: list[Edit] = []
         self._root: dict[str, MemberSpan] | None = None
         self._lists: dict[int, list[ByteSpan]] = {}
         self.marks: list[Mark] = list(rendered.marks)
@@ -192,8 +187,8 @@ class _Splicing:
         target = self._target((mark.chunk, mark.splice))
         start, end = target.block
         if target.opening:
-            self._edits.append((start, start, target.opening))
-            self._edits.append((end, end, marker + b"}" + target.close))
+            self.edits.append((start, start, target.opening))
+            self.edits.append((end, end, marker + b"}" + target.close))
             return True
         members = member_spans(self._body, target.block, "$")
         for name in self._names:
@@ -206,27 +201,17 @@ class _Splicing:
                 self._leave_out(mark, f"the block has a {name} of another form")
                 return False
         bare = all(name in self._names for name in members)
-        self._edits.append((end - 1, end - 1, marker[1:] if bare else marker))
+        self.edits.append((end - 1, end - 1, marker[1:] if bare else marker))
         return True
 
     def _remove_marker(self, place: _Place) -> None:
         block = self._target(place).block
         members = member_spans(self._body, block, "$")
-        for name in self._names:
-            if name in members:
-                self._remove(members, name, block)
+        for name in members.keys() & self._names:
+            self._remove(members, name, block)
 
     def _remove(self, members: dict[str, MemberSpan], name: str, block: ByteSpan) -> None:
-        """Takes a member out, with the comma before it, else the one after it."""
-        names = list(members)
-        index = names.index(name)
-        span = members[name]
-        if index:
-            self._edits.append((members[names[index - 1]].end, span.end, b""))
-        elif len(names) > 1:
-            self._edits.append((span.key, members[names[1]].key, b""))
-        else:
-            self._edits.append((span.key, block.end - 1, b""))
+        self.edits.append((*removal_span(members, name, block), b""))
 
     def _leave_out(self, mark: Mark, reason: str) -> None:
         path = self._rendered.chunk(mark.chunk).path
@@ -240,7 +225,7 @@ class _Splicing:
         run, index = self._rendered.locate(chunk)
         name, position, block = _steps(run, index)
         places, path = self._places, f"$.{name}"
-        field = self._member(name)
+        field = self._members()[name].value
         if is_text(self._body, field):
             if run.section != "messages":
                 return _Target(field, b"[" + places.text, b"]")
@@ -252,12 +237,8 @@ class _Splicing:
         if is_text(self._body, item):
             return _Target(item, places.message + places.text, b"]}")
         members = member_spans(self._body, item, path)
-        listed = ""
-        for each in places.contents:
-            if each in members:
-                listed = each
-                break
-        else:
+        listed = next((each for each in places.contents if each in members), "")
+        if not listed:
             raise request_error("has no content that can be marked", path)
         content = members[listed].value
         if is_text(self._body, content):
@@ -308,11 +289,11 @@ class _Splicing:
                 continue
             size += len(string(name)) + 1
             place = holders.get(name) if level < INNER_LEVELS else None
-            values = None if place is None else self._inner_values(name == place, span)
+            holds_blocks, listed = name == place, body[span.start] == _OPEN_LIST
+            values = None if place is None else self._inner_values(holds_blocks, span)
             if values is None:
                 size += span.end - span.start + 1
                 continue
-            listed, holds_blocks = body[span.start] == _OPEN_LIST, name == place
             size += listed
             for value in values:
                 if body[value.start] != _OPEN_OBJECT:
@@ -351,9 +332,6 @@ class _Splicing:
             span = document_span(self._body)
             self._root = member_spans(self._body, span, "$", self._decoded)
         return self._root
-
-    def _member(self, name: str) -> ByteSpan:
-        return self._members()[name].value
 
     def _element(self, span: ByteSpan, name: str, position: int) -> ByteSpan:
         known, path = self._known, f"$.{name}"
@@ -396,72 +374,8 @@ class _Splicing:
         for field in added:
             name = next(iter(decode_members(b"{" + field[1:] + b"}")))
             if name not in names:
-                self._edits.append((end, end, field))
+                self.edits.append((end, end, field))
         return headers
-
-    # ── Result ───────────────────────────────────────────────────────────────────────────────────
-
-    def result(self) -> bytes:
-        if not self._edits:
-            return self._body
-        pieces: list[bytes | memoryview] = []
-        view, done = memoryview(self._body), 0
-        for start, end, inserted in sorted(self._edits, key=_EDIT_PLACE):
-            assert start >= done, "edits of one body do not overlap"
-            pieces += [view[done:start], inserted]
-            done = end
-        pieces.append(view[done:])
-        return b"".join(pieces)
-
-
-def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
-    """Where a request takes a cache key: after these bytes of the body, or in that header."""
-    if dialect is None or "cache.key" not in dialect.fields:
-        return places.key or None
-    place = dialect.place("cache.key")
-    return None if place is None or not place.header else place.header
-
-
-def plannable(
-    rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
-) -> Rendered:
-    """A split request as the planner needs it: with the fields that may be added to it. `fields`
-    are those that it has."""
-    places = MARKER_PLACES.get(rendered.wire)
-    if places is None:
-        return rendered
-    own = dialect is None or dialect.markers is None
-    key = key_place(dialect, places)
-    if key is not None and "prompt_cache_key" in fields:
-        key = None
-    changes: dict[str, Any] = {"key_place": key}
-    if places.only_marks:
-        by_itself = rules.automatic_breakpoint.value == "last_message"
-        options = _options(fields.get("prompt_cache_options"))
-        ttl: Ttl | None = rendered.automatic
-        if ttl is None and rules.default_ttl is not None:
-            ttl = rules.default_ttl.value
-        explicit = options is not None and options.get("mode") == "explicit"
-        changes["automatic"] = ttl if by_itself and not explicit else None
-        free = own and by_itself and options is None
-        changes["only_marks"] = places.only_marks if free else None
-        if own and not by_itself:
-            changes[
-                "markers"
-            ] = {}  # these markers come with OpenAI's own breakpoint, or not at all
-    return msgspec.structs.replace(rendered, **changes)
-
-
-def _options(raw: Any) -> dict[str, Any] | None:
-    """The cache options of a request; None where it has none."""
-    if isinstance(raw, msgspec.Raw):
-        try:
-            raw = msgspec.json.decode(raw)
-        except DECODE_ERRORS:
-            return {}
-    if raw is None:
-        return None
-    return raw if isinstance(raw, dict) else {}
 
 
 def _steps(run: ChunkRun, index: int) -> tuple[str, int, int | None]:

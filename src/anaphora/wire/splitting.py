@@ -17,20 +17,20 @@ as long as its logs are in use.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
-from typing import Any, TypeAlias, TypeVar, cast
-from weakref import WeakValueDictionary, ref
+from typing import Any, TypeAlias, cast
+from weakref import ref
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
 from .body_memory import DecodedBody, ListElements, SplitInput
+from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
     Members,
@@ -41,6 +41,7 @@ from .reading import (
     object_members,
     request_error,
 )
+from .walking import Walk
 
 #: Bytes up to which SHA-256 is faster than BLAKE3.
 _SHORT = 2048
@@ -49,8 +50,6 @@ _SHA256 = sha256()
 
 #: How many results of each remembered reader are kept; system prompts may be long.
 TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
-
-T = TypeVar("T")
 
 #: A run cut from a request, and the marks in it, counted from its first chunk.
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
@@ -89,48 +88,11 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
-class RequestMemo:
-    """What a wire remembers of the requests it read: values by their bytes, and the logs that
-    requests were cut into, for as long as those are in use."""
-
-    def __init__(self) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
-        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._placeholders = Conversation()
-        self._on_clear: list[Callable[[], None]] = []
-
-    def clear(self) -> None:
-        self.sections.clear()
-        self.messages.clear()
-        for forget in self._on_clear:
-            forget()
-
-    def placeholders(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
-        placeholders = self._placeholders
-        missing = count - len(placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            # Another thread may have made fewer meanwhile.
-            self._placeholders = placeholders = placeholders.append(*[blank] * missing)
-        return placeholders.prefix(count)
-
-    def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
-        """Decorates a reader: the same bytes, such as a list of tools, are read once."""
-
-        def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-            known = functools.lru_cache(maxsize=limit)(read)
-            self._on_clear.append(known.cache_clear)
-            return known
-
-        return decorate
-
-
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
 
-    def __init__(self, memo: RequestMemo, body: SplitInput) -> None:
+    def __init__(self, memo: Memo, body: SplitInput) -> None:
         self._memo = memo
         self._elements: ListElements | None = None
         if isinstance(body, DecodedBody):
@@ -382,6 +344,17 @@ def cut_section(
     )
     marks = [Mark(index, ttl) for index, block in enumerate(blocks) for _, ttl in block.marks]
     return run, tuple(marks)
+
+
+def cut_tools(walk: Walk, raw: bytes, lead: bytes, close: bytes) -> SplitSection | None:
+    """The run of tools that stay as they were sent, and carry no markers."""
+    labels: list[str] = []
+    blocks: list[SplitBlock] = []
+    for index, tool in enumerate(walk.tools(raw, "$.tools")):
+        name = walk.function_name(tool) or (tool.type if not walk.table.function else "")
+        labels.append(f"tool {name}" if name else f"tools{index}")
+        blocks.append(SplitBlock(Kind.TOOL, bytes(tool.raw)))
+    return cut_section("tools", blocks, labels, lead=lead, close=close)
 
 
 def required_text(members: Members, name: str, path: str) -> str:

@@ -14,7 +14,7 @@ import re
 
 from anaphora.canonical import string
 from anaphora.errors import Parse
-from anaphora.wire.broken_json import find_surrogate, replace_lone_surrogates
+from anaphora.wire.reading import find_surrogate, replace_lone_surrogates
 
 #: The last event of OpenAI's streams. Gateways send it on other wires as well.
 DONE = b"[DONE]"

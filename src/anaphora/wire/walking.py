@@ -15,15 +15,11 @@ for something: what they do not understand has no blocks.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Raw
-
-from anaphora.rendered import Kind
 
 from .reading import (
     DECODE_ERRORS,
@@ -35,177 +31,31 @@ from .reading import (
     object_members,
     request_error,
 )
+from .tables import BlockType, Level, RequestTable
 
-Medium: TypeAlias = Literal["images", "documents", "audio"]
-
-
-class Does(enum.Enum):
-    """What a field of a request does."""
-
-    TEXT = "text that the model reads"
-    CACHE = "changes what is cached"
-    MONEY = "changes the cost"
-    TOOL = "offers tools"
-    STORED = "names stored objects"
-    ANSWER = "changes the answer only"
-    ASK = "needs an entry in the grant"
-
-
-class RequestField(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a wire's requests."""
-
-    name: str
-    does: Does
-    members: frozenset[str] | None = None
-    """The known members of its object: others need an entry in the grant. None: any."""
-    beta: bool = False
-    """Accepted with a beta header only."""
-    counted: bool = False
-    """Also a field of requests that only count tokens."""
-
-
-class BlockType(msgspec.Struct, frozen=True, kw_only=True):
-    """A type of block, part or item."""
-
-    chunk: Kind = Kind.OTHER
-    markable: bool = False
-    medium: Medium | None = None
-    inside: tuple[str, ...] = ()
-    """The members that hold other blocks, a list of them or one; `source.content`: in an object."""
-    shows: frozenset[str] | None = frozenset()
-    """The types of the blocks inside whose media the model sees; None: of all."""
-    data: tuple[str, ...] = ()
-    """The members that lead to inline bytes; the first that is there counts."""
-    opaque: frozenset[str] = frozenset()
-    """The members with JSON of the app's own, or with sources that an answer named: the provider
-    opens nothing that they name."""
-    members: frozenset[str] | None = None
-    """What the provider accepts in it; None: not known."""
-    plain: bool = False
-    """Only text or a tool call: it has no media and refers to nothing."""
-    beta: bool = False
-    changes_tools: bool = False
-    by_app: bool = False
-    """An item that the app makes, not the model."""
-
-
-#: A type that is not in the table.
-OTHER_TYPE = BlockType(inside=("content", "source.content"))
 #: An item that is sent on as it is.
 _WHOLE = BlockType()
-
-
-class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What the requests of a wire contain."""
-
-    wire: str
-    fields: Mapping[str, RequestField]
-    blocks: Mapping[str, BlockType]
-    other: BlockType = OTHER_TYPE
-    """Of blocks whose type is not in the table."""
-    message: BlockType = BlockType(inside=("content",), shows=None)
-    """Of messages without a type."""
-    message_fields: Mapping[str, frozenset[str]] = {}
-    """By role: the members that the provider accepts."""
-    messages: str = "messages"
-    system: str = ""
-    """The field of the system text, where that is no message."""
-    items: frozenset[str] = frozenset()
-    """The types of its messages, where they are items with types of their own."""
-    marker: str = ""
-    """The member that marks a block."""
-    unmarked_roles: frozenset[str] = frozenset()
-    """The roles whose messages carry no markers."""
-    text: str = "text"
-    """The type that content has which is a mere text."""
-    rename: Callable[[str], str] | None = None
-    """How the provider reads the names of members, where not as they are written."""
-    classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
-    """Tells the type of a block that names none."""
-    media_roles: frozenset[str] | None = None
-    """The roles whose messages show media to the model; None: all."""
-    nested_tools: bool = False
-    """Tools may hold others."""
-    tool: frozenset[str] | None = None
-    """The members of a function that the provider accepts; None: not known."""
-    limit: str = "max_tokens"
-    """The field that limits the output."""
-    smallest_limit: int = 1
-    """Of the output: some hosts take 0 for no limit."""
-    unlimited_below: bool = False
-    """A smaller limit of the output is none."""
-    limits_thinking: bool = False
-    """The limit of the output includes thinking that has a budget of its own."""
-    named_in_path: bool = False
-    """The path names the model. Such a wire also takes names in snake_case."""
-    streams_by_default: bool = False
-    plain: Any = None
-    """The type of messages without unknown members, where the types of blocks do not tell."""
-    is_plain: Callable[[Any], bool] | None = None
-    """Whether a message of a plain type holds only text and tool calls."""
-
-    def names(self, *, beta: bool, counted: bool = False) -> frozenset[str]:
-        """The fields that the provider accepts, with or without a beta header."""
-        return frozenset(
-            field.name
-            for field in self.fields.values()
-            if field.beta == beta and (field.counted or not counted) and "." not in field.name
-        )
-
-
-def request_fields(
-    does: Mapping[Does, str],
-    *,
-    members: Mapping[str, str] | None = None,
-    beta: str = "",
-    counted: str = "",
-) -> dict[str, RequestField]:
-    """The fields of a wire by their names: what they do, and the known members of objects."""
-    known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
-    betas, counts = frozenset(beta.split()), frozenset(counted.split())
-    return {
-        name: RequestField(
-            name=name,
-            does=what,
-            members=known.get(name),
-            beta=name in betas,
-            counted=name in counts,
-        )
-        for what, names in does.items()
-        for name in names.split()
-    } | {
-        name: RequestField(name=name, does=Does.ANSWER, members=known[name])
-        for name in known
-        if "." in name
-    }
-
-
-def names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 # ── Levels ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Level:
-    """How the values of a request are read: here as they were sent. Errors name the path."""
+class SentLevel:
+    """JSON as it was sent. Errors name the path."""
 
     def __init__(self, fail: ErrorFactory = request_error) -> None:
         self._fail = fail
 
     def members(self, value: Any, path: str) -> dict[str, Any]:
-        """The members of an object, which may be changed."""
         return object_members(value, path, self._fail)
 
     def elements(self, value: Any, path: str) -> list[Any]:
         return list_elements(value, path, self._fail)
 
     def text(self, value: Any) -> str:
-        """A text; empty for anything else."""
         return decode_text(value) if self.first(value) == b'"' else ""
 
     def kind(self, members: Members, path: str) -> str:
-        """The type of a block, which has to have one."""
         if "type" not in members:
             raise self._fail("is missing", f"{path}.type")
         try:
@@ -215,15 +65,14 @@ class Level:
             return kind
 
     def first(self, value: Any) -> bytes:
-        """The first byte of a value, which tells what it is."""
         return bytes(memoryview(value)[:1]) if value is not None else b""
 
     def text_block(self, kind: str, text: Any) -> dict[str, Any]:
         return {"type": Raw(b'"%b"' % kind.encode()), "text": text}
 
 
-class _Values(Level):
-    """Decoded values: what is not of the expected type is empty."""
+class _ValueLevel:
+    """Decoded values: one of another type than expected is empty."""
 
     def members(self, value: Any, path: str) -> dict[str, Any]:  # noqa: ARG002
         return dict(value) if isinstance(value, dict) else {}
@@ -245,8 +94,7 @@ class _Values(Level):
 
 
 _FIRST: dict[type, bytes] = {str: b'"', list: b"[", dict: b"{"}
-SENT, VALUES = Level(), _Values()
-_MOST_USUAL = 256
+SENT, VALUES = SentLevel(), _ValueLevel()
 
 
 # ── The walk ─────────────────────────────────────────────────────────────────────────────────────
@@ -268,14 +116,12 @@ class WalkedBlock(msgspec.Struct, frozen=True, gc=False):
 class Walk:
     """Reads the messages and blocks of requests of one wire."""
 
-    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "_usual", "table")
+    __slots__ = ("_bare", "_blocks", "_level", "_marker", "_other", "table")
 
     def __init__(self, table: RequestTable, level: Level = SENT) -> None:
         self.table = table
         self._level = level
         self._blocks, self._other, self._marker = table.blocks, table.other, table.marker
-        self._usual: set[str] = set()
-        """Names of members that the provider reads as they are written."""
         self._bare: Walk = self
         if table.unmarked_roles and table.marker:
             self._bare = Walk(msgspec.structs.replace(table, marker=""), level)
@@ -343,8 +189,28 @@ class Walk:
         elements, block = self._level.elements(value, path), self.block
         return [block(each, f"{path}[{index}]") for index, each in enumerate(elements)]
 
+    def tools(self, value: Any, path: str) -> list[WalkedBlock]:
+        """The tools of a list. Their members have the names that were sent."""
+        level, found = self._level, list[WalkedBlock]()
+        single = self.table.single and level.first(value) == b"{"
+        for index, each in enumerate([value] if single else level.elements(value, path)):
+            where = f"{path}[{index}]"
+            members = level.members(each, where)
+            marker = members.pop(self._marker, None) if self._marker else None
+            kind = level.text(members.get("type"))
+            found.append(WalkedBlock(kind, _WHOLE, members, each, where, marker))
+        return found
+
+    def function_name(self, tool: WalkedBlock) -> str:
+        """The name of a tool that is one function; empty where it has none."""
+        level, members, holder = self._level, tool.members, self.table.function
+        if holder:
+            value = members.get(holder)
+            members = level.members(value, tool.path) if level.first(value) == b"{" else {}
+        return level.text(members.get("name"))
+
     def section(self, value: Any, path: str) -> list[WalkedBlock]:
-        """The tools or system blocks of a list. They hold no others."""
+        """The system blocks of a list. They hold no others."""
         found: list[WalkedBlock] = []
         for index, each in enumerate(self._level.elements(value, path)):
             block = self.block(each, f"{path}[{index}]", typed=False)
@@ -363,17 +229,9 @@ class Walk:
     def members(self, value: Any, path: str) -> dict[str, Any]:
         """The members of an object, under the names that the provider reads them by."""
         members, rename = self._level.members(value, path), self.table.rename
-        if rename is None or self._usual.issuperset(members):
+        if rename is None or self.table.usual.issuperset(members):
             return members
         renamed = {rename(name): each for name, each in members.items()}
         if len(renamed) < len(members):
             raise request_error("a member is given under two names", path)
-        if len(self._usual) < _MOST_USUAL:
-            self._usual.update(renamed.keys() & members.keys())
         return renamed
-
-
-def request_table(wire: str) -> RequestTable:
-    """What the requests of a wire contain (not of a dialect)."""
-    found: RequestTable = import_module(f"anaphora.wire.{wire}.fields").TABLE
-    return found

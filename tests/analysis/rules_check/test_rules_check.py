@@ -88,7 +88,7 @@ AT_END: Any = ((0, "5m"),)
         (GPT_4O, bill(read=1024), None, YES),
         (GPT_4O, bill(read=896), None, NO),
         (GPT_4O, bill(fresh=5000), None, NOTHING),  # an implicit cache misses for many reasons
-        (GPT_56, bill(fresh=5000), AT_END, NOTHING),  # hidden tokens are billed, too
+        (GPT_56, bill(fresh=5000), AT_END, NOTHING),  # hidden tokens are billed as well
     ],
 )
 def test_minimum_tokens(

@@ -7,9 +7,8 @@ from typing import Any
 from support.small_traces import bill
 from support.tables import each_row
 
-from anaphora.analysis.trace.differences import CAUSE_TEXTS
 from anaphora.analysis.trace.format import TraceUsage
-from anaphora.analysis.trace.predict import Predicted
+from anaphora.analysis.trace.predicted import CAUSE_TEXTS, Predicted
 from anaphora.cache.simulator import Outcome, Span
 
 

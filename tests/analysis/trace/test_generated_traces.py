@@ -13,7 +13,8 @@ from support.tables import each_row
 
 from anaphora.analysis.trace.account import Lifetime
 from anaphora.analysis.trace.format import Trace, TraceUsage
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
 
 
 def play(traces: list[Trace]) -> list[Predicted]:

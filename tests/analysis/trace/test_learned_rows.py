@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
 
 TEXT = "Look at the file and say what it does. " * 500
 

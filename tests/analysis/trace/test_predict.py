@@ -10,7 +10,8 @@ from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of
 from support.tables import each_row
 
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.predict import Predicted, Predictor
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.predicted import Predicted
 
 LOOP = [user("q"), calls_tool("one"), tool("one"), calls_tool("two"), tool("two"), assistant("a")]
 
@@ -71,7 +72,7 @@ def test_bills_give_the_length_of_prompts() -> None:
 
 def test_writes_of_others_are_known_once_a_bill_shows_them() -> None:
     """A first call that reads was not the first to begin like that; so much is the system prompt,
-    and the next conversation of the group reads it, too."""
+    and the next conversation of the group also reads it."""
     first = trace_of(at(0, 1, bill(read=11_000, written=400)), id="one", group="run")
     second = trace_of(at(10, 1, None), id="two", group="run", messages=[user("something else")])
     before, after = play(first, second)

@@ -23,10 +23,15 @@ def recorded(name: str) -> list[Trace]:
     return [trace for trace in traces if unsupported(trace.provider, trace.model) is None]
 
 
-def pairs(traces: list[Trace]) -> Iterator[tuple[TraceCall, TraceCall, TraceVerdict]]:
+@functools.cache
+def verdicts(name: str) -> list[TraceVerdict]:
+    return list(judge_traces(recorded(name)))
+
+
+def pairs(name: str) -> Iterator[tuple[TraceCall, TraceCall, TraceVerdict]]:
     """Each billed call with the one before it and its verdict."""
-    judged = {(one.predicted.trace, one.predicted.call): one for one in judge_traces(traces)}
-    for trace in traces:
+    judged = {(one.predicted.trace, one.predicted.call): one for one in verdicts(name)}
+    for trace in recorded(name):
         before = None
         for index, call in enumerate(trace.calls):
             if call.usage is None or not call.usage.total:
@@ -48,10 +53,9 @@ def clean(before: TraceCall, call: TraceCall) -> bool:
 def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
     """1,374 inside tool loops. Of five of them nothing was there to read: 0 = 0 + 0. Those are too
     short to be cached, which is reported, and nothing is lost by it."""
-    traces = recorded("pi_claude")
-    conversations = {trace.id: trace for trace in traces}
+    conversations = {trace.id: trace for trace in recorded("pi_claude")}
     loops: Counter[str] = Counter()
-    for before, call, judged in pairs(traces):
+    for before, call, judged in pairs("pi_claude"):
         if not clean(before, call):
             continue
         verdict = judged.verdict
@@ -67,7 +71,7 @@ def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
 
 @pytest.mark.parametrize("name", ["pi_claude", "claude_code", "deepseek_reasonix", "gemini_cli"])
 def test_a_recording_of_messages_proves_nothing_against_the_provider(name: str) -> None:
-    change = Counter(one.verdict.cause for one in judge_traces(recorded(name)))
+    change = Counter(one.verdict.cause for one in verdicts(name))
     assert "provider_side" not in change
     assert "changed" not in change
 
@@ -75,7 +79,7 @@ def test_a_recording_of_messages_proves_nothing_against_the_provider(name: str) 
 def test_gaps_of_six_minutes_and_more_are_expiries() -> None:
     late = [
         judged.verdict
-        for before, call, judged in pairs(recorded("pi_claude"))
+        for before, call, judged in pairs("pi_claude")
         if call.at is not None and before.at is not None and call.at - before.at >= 360
     ]
     assert len(late) == 12

@@ -361,7 +361,7 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
 
 def test_planning_hashes_each_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One key for each block and at most one salt for each section, however many turns there are:
-    salts are known from other conversations, too. Messages are hashed when a call is simulated."""
+    salts are also known from other conversations. Messages are hashed when a call is simulated."""
     from anaphora.cache.simulator import prompt as module
 
     made = 0

@@ -69,7 +69,7 @@ def test_documented_defaults_are_the_real_ones(section: str, kind: type[msgspec.
 
 
 def test_every_table_is_documented() -> None:
-    """A struct that comes to be a field gets a section, too."""
+    """A struct that becomes a field also gets a section."""
     kinds: list[type] = [*SECTIONS.values(), ClientConfig, Rate]
     assert set(schema()["$defs"]) == {kind.__name__ for kind in kinds}
 

@@ -14,7 +14,8 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.catalog import Dialect
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider, check, resolve, resolve_each
+from anaphora.client.config.resolve import check, resolve, resolve_each
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.errors import InvalidConfig, MissingSecret
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import Message

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anaphora.client import observe
-from anaphora.client.observe import missing_extra
+from anaphora.client.observe.export import missing_extra
 
 
 def run(program: str) -> str:

@@ -75,7 +75,7 @@ class Events:
         self.text = ""
         self.ended = threading.Event()
         self._client = httpx.Client(
-            base_url=one.client.base_url, cookies={COOKIE: one.cookie}, timeout=60
+            base_url=one.client.base_url, cookies={COOKIE: one.cookie}, timeout=PATIENCE
         )
         self._thread = threading.Thread(target=self._read, args=(page,))
         self._thread.start()
@@ -148,7 +148,7 @@ def test_a_login_is_valid_on_every_node(
     carry(first, second)
     assert second.is_logged_in()
     assert second.get("/ui/audit").status_code == (200 if who == ADMIN else 404)
-    assert first.fields("/ui/session") == second.fields("/ui/session"), "forms are valid, too"
+    assert first.fields("/ui/session") == second.fields("/ui/session"), "forms are valid on both"
 
 
 def test_a_wrong_cookie_is_valid_on_no_node(viewers: list[Viewer]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anaphora.daemon.access.limits import CallSlots
+from anaphora.daemon.access.checks import CallSlots
 from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.rpc import protocol
 from anaphora.daemon.rpc.methods import METHODS, EmptyParams

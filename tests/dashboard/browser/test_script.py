@@ -15,7 +15,7 @@ from support.dashboard_data import BIDI, varied_calls
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
+from anaphora.dashboard.pages.conversations import ConversationPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.past_calls.memory import MemoryCalls
 from anaphora.dashboard.site import Page, Section, Site

@@ -29,7 +29,8 @@ import anaphora
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.integrations.framework_client import kept_reply
-from anaphora.integrations.pydantic_ai import AnaphoraModel, _assistant
+from anaphora.integrations.pydantic_ai import AnaphoraModel
+from anaphora.integrations.pydantic_messages import assistant_message
 from anaphora.values import Message, Thinking
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
@@ -211,9 +212,9 @@ def test_reasoning_goes_back_as_it_came(client: anaphora.Client, streamed: bool)
 def test_what_the_application_has_changed_is_sent_as_changed() -> None:
     kept = Message.assistant(Thinking("so", signature="abc", provider="anthropic"), "Yes.")
     reply = ModelResponse(parts=[TextPart("Yes.")], provider_details={"anaphora": kept_reply(kept)})
-    assert _assistant(reply) == kept
+    assert assistant_message(reply) == kept
     reply.parts = [TextPart("No.")]
-    assert _assistant(reply) == Message.assistant("No.")
+    assert assistant_message(reply) == Message.assistant("No.")
 
 
 def test_images_and_documents_are_sent(model: AnaphoraModel) -> None:

@@ -15,7 +15,7 @@ from anaphora.cache.plan import plan_once
 from anaphora.prompt import Call, Params
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Conversation, Message, Part, Reply, Ttl, Usage
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 Json = dict[str, Any]
 #: A role and its parts, as a wire can express them.

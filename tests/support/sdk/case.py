@@ -12,7 +12,7 @@ from anaphora.cache.plan import plan_once
 from anaphora.errors import Upstream
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, Segment
 from anaphora.values import Bytes, Conversation, Message, Reply, SegmentRole
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 Json = dict[str, Any]
 

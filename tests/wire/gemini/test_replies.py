@@ -35,7 +35,7 @@ from anaphora.values import (
 )
 from anaphora.wire import gemini
 from anaphora.wire.gemini.parts import write_parts
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
 

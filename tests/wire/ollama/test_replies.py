@@ -37,7 +37,7 @@ from anaphora.values import (
 )
 from anaphora.wire import ollama
 from anaphora.wire.ollama.messages import sort_parts
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
 B64 = base64.b64encode(PNG.data).decode()

@@ -34,9 +34,10 @@ from anaphora.values import (
 )
 from anaphora.wire.openai import SystemRoles
 from anaphora.wire.openai_chat.fields import TABLE
+from anaphora.wire.openai_chat.message_reader import PART, MessageReader
 from anaphora.wire.openai_chat.messages import assistant_message, encode_part
 from anaphora.wire.openai_chat.params import Traits
-from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
+from anaphora.wire.openai_chat.parse import parse
 from anaphora.wire.reading import request_error
 
 PNG = Bytes(b"\x89PNG", "image/png")

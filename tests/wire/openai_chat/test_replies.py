@@ -33,7 +33,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 PROVIDER_ERRORS = [kind for kind in Upstream.__subclasses__() if kind is not Denied]
 FIXTURES = Path(__file__).parent / "fixtures"

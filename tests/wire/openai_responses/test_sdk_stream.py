@@ -12,7 +12,7 @@ from support.sdk.openai_chat import client
 from support.sdk.openai_responses import ASK, CASE, REPLIES, check_reply
 
 from anaphora.values import Event, PartDelta, ReplyFail
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 
 def put_together(stream: bytes) -> Any:

@@ -3,7 +3,7 @@
     lint_text(text, "system.md")                 volatile content of a prompt or template
     lint_request(rendered, "call.json", costs)   the same in a request's tools and system prompt,
                                                  and markers that cache nothing
-    lint_samples([("a", one), ("b", two)])       differences where there should be none
+    lint_samples([("a", one), ("b", two)])       differences between samples
 
 These are in `checks`. Here are the rules and their findings: what they cost, which are suppressed
 and why, and SARIF 2.1.0 for code scanning.
@@ -137,7 +137,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     """The tokens behind it, which are paid again."""
     cost_usd: Decimal | None = None
-    """Their cost for 1,000 calls; None where the price is unknown."""
+    """Their cost for 1,000 calls; None if the price is unknown."""
     suppressed: str | None = None
     suppressed_in: Literal["inSource", "external"] | None = None
     """Whether it is suppressed in the prompt itself, or in the configuration."""
@@ -155,12 +155,12 @@ def at_least(finding: Finding, threshold: Severity) -> bool:
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices and rules of the model; None where unknown."""
+    """Prices and rules of the model; None if unknown."""
 
     rules: CacheRules | None = None
     price: Price | None = None
     marked: bool = False
-    """The prompt has markers, so what is not read is written."""
+    """The prompt has markers, so tokens that are not read are written."""
 
     @property
     def minimum(self) -> int:
@@ -177,7 +177,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return _per_thousand(tokens, paid, rates.read)
 
     def premium(self, tokens: int, total: int, ttl: Ttl) -> Decimal | None:
-        """The extra cost of writing these tokens in 1,000 calls, where they are never read."""
+        """The extra cost of writing these tokens in 1,000 calls if they are never read."""
         if self.price is None:
             return None
         rates = self.price.at(total)

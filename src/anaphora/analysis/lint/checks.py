@@ -5,8 +5,6 @@ In a request, tools and system prompt should be stable; the history never change
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -20,8 +18,6 @@ from anaphora.cache.verdict.changes import change_at
 from anaphora.cache.verdict.json_blocks import (
     UNREADABLE,
     block_of,
-    redacted,
-    secrets_in,
     volatile_change,
 )
 from anaphora.catalog import CacheRules
@@ -31,13 +27,10 @@ from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
 from . import RULES, Costs, Finding, Severity, finding_of
-from .patterns import Hit, hits
+from .patterns import Hit, LocatedText, hits
 
-#: Bytes per token, where no model is given.
+#: Bytes per token if no model is given.
 PER_TOKEN = 4.0
-#: Characters shown around a finding.
-_CONTEXT = 24
-
 _CHANGE_RULES: dict[str, str] = {
     "date": "volatile-date",
     "clock": "volatile-clock",
@@ -57,7 +50,7 @@ def lint_text(
     """Volatile content of a prompt or template; `ratio` is bytes per token."""
     costs = costs or Costs()
     total = _text_tokens(text, ratio)
-    located = _LocatedText(text)
+    located = LocatedText(text)
     for hit in hits(text, template=True):
         behind = tokens_in(len(located.data) - located.byte(hit.start), ratio)
         line, column = located.line_and_column(hit.start)
@@ -68,7 +61,7 @@ def lint_text(
 
 
 def _volatile(
-    hit: Hit, text: _LocatedText, costs: Costs, behind: int, total: int, **place: str | int
+    hit: Hit, text: LocatedText, costs: Costs, behind: int, total: int, **place: str | int
 ) -> Finding:
     return finding_of(
         hit.rule,
@@ -101,7 +94,7 @@ def lint_text_samples(
             continue
         reported.add((rule, offset))
         behind = _text_tokens(first[offset:], ratio)
-        texts = _LocatedText(first), _LocatedText(other)
+        texts = LocatedText(first), LocatedText(other)
         line, column = texts[1].line_and_column(min(offset, len(other)))
         excerpts = [text.excerpt(offset, offset + 1) for text in texts]
         yield finding_of(
@@ -117,43 +110,6 @@ def lint_text_samples(
         )
 
 
-class _LocatedText:
-    """A text whose lines, bytes and secrets are found once, however many findings it has."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.data = text.encode(errors="replace")
-        self._ascii = text.isascii()
-        self._last = (0, 0)
-        """The last place that was asked for, in characters and in bytes."""
-        self._line_ends = [match.start() for match in re.finditer("\n", text)]
-        self._secrets = secrets_in(self.data)
-
-    def byte(self, offset: int) -> int:
-        """The byte of a character."""
-        if self._ascii:
-            return offset
-        character, byte = self._last
-        if offset < character:
-            return byte - len(self.text[offset:character].encode(errors="replace"))
-        byte += len(self.text[character:offset].encode(errors="replace"))
-        self._last = offset, byte
-        return byte
-
-    def line_and_column(self, offset: int) -> tuple[int, int]:
-        """Counted from 1."""
-        line = bisect_left(self._line_ends, offset)
-        return line + 1, offset - (self._line_ends[line - 1] if line else -1)
-
-    def excerpt(self, start: int, end: int) -> str:
-        """A part of the text with a little of the line around it."""
-        begin = max(self.text.rfind("\n", max(0, start - _CONTEXT), start) + 1, start - _CONTEXT, 0)
-        stop = self.text.find("\n", end, end + _CONTEXT)
-        first = self.byte(begin)
-        last = self.byte(min(len(self.text), end + _CONTEXT) if stop < 0 else stop)
-        return redacted(self.data, first, last, self._secrets)
-
-
 def _text_tokens(text: str, ratio: float) -> int:
     return tokens_in(len(text.encode(errors="replace")), ratio)
 
@@ -165,8 +121,8 @@ def _too_short(tokens: int, costs: Costs) -> str:
 def lint_request(
     rendered: Rendered, file: str, costs: Costs | None = None, plan: Plan | None = None
 ) -> Iterator[Finding]:
-    """Volatile content where it costs, prompts that are too short, and wasted markers. `plan` are
-    the markers, where the request does not carry them."""
+    """Volatile content in tools and system prompt, prompts that are too short, and wasted markers.
+    `plan` has the markers if the request does not carry them."""
     costs = costs or Costs()
     plan = plan or Plan(marks=rendered.marks, automatic=rendered.automatic)
     counts = Counts(rendered)
@@ -177,9 +133,9 @@ def lint_request(
         start = rendered.offset(chunk.index)
         inside = 0
         for path, text in strings(chunk):
-            located: _LocatedText | None = None
+            located: LocatedText | None = None
             for hit in hits(text):
-                located = located or _LocatedText(text)
+                located = located or LocatedText(text)
                 match = text[hit.start : hit.end].encode(errors="replace")
                 inside = max(inside, chunk.data.find(match, inside))
                 behind = 0 if short else _behind(counts, start + inside, costs)
@@ -282,7 +238,7 @@ def lint_samples(
 def _unshared_markers(
     samples: Sequence[tuple[str, Rendered]], costs: Costs, rules: CacheRules
 ) -> Iterator[Finding]:
-    """Markers on what differs between the samples. One behind others on what they share may still
+    """Markers on content that differs between the samples. One behind shared markers may still
     serve later turns of its conversation."""
     (file, first), *others = samples
     offsets = [(first_difference(first, other, len(first)), other) for _, other in others]

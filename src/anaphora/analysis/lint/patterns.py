@@ -9,10 +9,16 @@ Repetitions that may begin anywhere are bounded, so that the time is proportiona
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from anaphora.cache.verdict.json_blocks import redacted, secrets_in
+
 from . import Severity
+
+#: Characters shown around a finding.
+_CONTEXT = 24
 
 
 class Hit(NamedTuple):
@@ -82,7 +88,7 @@ _BEFORE = 80
 
 
 def hits(text: str, *, template: bool = False) -> Iterator[Hit]:
-    """What is likely to change, in the order of the text. `template`: look for placeholders too."""
+    """Content that is likely to change, in the order of the text. `template`: also placeholders."""
     matches = [*_dates(text), *_ids(text), *_paths(text)]
     plain: list[tuple[re.Pattern[str], str]] = [
         (_COUNTERS, "volatile-counter"),
@@ -195,3 +201,40 @@ _PLACEHOLDER = re.compile(
     rf"|<%=?\s*[\w.]{{0,99}}{_WORDS}[^%]*%>|\$\(date[^)]{{0,99}}\)|%(?:DATE|TIME)%",
     re.IGNORECASE,
 )
+
+
+class LocatedText:
+    """A text whose lines, bytes and secrets are found once, however many findings it has."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.data = text.encode(errors="replace")
+        self._ascii = text.isascii()
+        self._last = (0, 0)
+        """The last place that was converted, in characters and in bytes."""
+        self._line_ends = [match.start() for match in re.finditer("\n", text)]
+        self._secrets = secrets_in(self.data)
+
+    def byte(self, offset: int) -> int:
+        """The byte of a character."""
+        if self._ascii:
+            return offset
+        character, byte = self._last
+        if offset < character:
+            return byte - len(self.text[offset:character].encode(errors="replace"))
+        byte += len(self.text[character:offset].encode(errors="replace"))
+        self._last = offset, byte
+        return byte
+
+    def line_and_column(self, offset: int) -> tuple[int, int]:
+        """Counted from 1."""
+        line = bisect_left(self._line_ends, offset)
+        return line + 1, offset - (self._line_ends[line - 1] if line else -1)
+
+    def excerpt(self, start: int, end: int) -> str:
+        """A part of the text with a little of the line around it."""
+        begin = max(self.text.rfind("\n", max(0, start - _CONTEXT), start) + 1, start - _CONTEXT, 0)
+        stop = self.text.find("\n", end, end + _CONTEXT)
+        first = self.byte(begin)
+        last = self.byte(min(len(self.text), end + _CONTEXT) if stop < 0 else stop)
+        return redacted(self.data, first, last, self._secrets)

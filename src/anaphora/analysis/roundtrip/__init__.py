@@ -34,7 +34,7 @@ class Edit(NamedTuple):
     where: str
     change: Callable[[Body], object]
     notice: str = ""
-    """Only where rendering gave a notice of this code."""
+    """Only if rendering gave a notice of this code."""
 
     def when(self, wanted: Callable[[Body], bool]) -> Edit:
         """The same for some of the objects only."""
@@ -42,7 +42,7 @@ class Edit(NamedTuple):
 
 
 Rules: TypeAlias = dict[str, list[Edit]]
-"""What means the same, and the edits that make one form of the other."""
+"""Equivalences, and the edits that convert one form into the other."""
 
 
 def normalise(body: Body, rules: Rules, notices: Iterable[Notice] = ()) -> dict[str, int]:
@@ -132,8 +132,35 @@ def drop_nulls(*opaque: str) -> Edit:
     return Edit("", change)
 
 
+# ── Shared by the rules of several wires ─────────────────────────────────────────────────────────
+
+NULLS = "null means the same as a missing field"
+DEFAULTS = "a field with its default value is left out"
+UNFINISHED = "reasoning that nothing follows is refused, so it is left out with a notice"
+NO_PARAMETERS = "a function without parameters has an empty object of them"
+EMPTY_SCHEMA: Body = {"properties": {}, "type": "object"}
+
+
+def has_text(block: Body) -> bool:
+    """False for a text block that is blank."""
+    return block.get("type") != "text" or bool(block["text"].strip())
+
+
+def text_as_list(where: str, name: str) -> Edit:
+    """Makes a text a list with one text block."""
+    return replace(
+        where,
+        name,
+        lambda text: [{"type": "text", "text": text}] if isinstance(text, str) else text,
+    )
+
+
+def has_field(name: str) -> Callable[[Body], bool]:
+    return lambda holder: name in holder
+
+
 def difference(one: Any, two: Any, path: str = "$") -> str:
-    """The path to the first place where two decoded bodies differ; empty where they agree."""
+    """The path to the first place where two decoded bodies differ; empty if they agree."""
     if isinstance(one, dict) and isinstance(two, dict):
         for name in sorted({*one, *two}):
             here = f"{path}.{name}"

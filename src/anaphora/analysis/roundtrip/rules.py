@@ -6,14 +6,16 @@ Rules are applied in order: later ones rely on the forms that earlier ones make.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
-from anaphora.catalog import Dialect
 from anaphora.wire.gemini.types import camel, decode_base64
-from anaphora.wire.openai_responses.writer import item_id
 
 from . import (
+    DEFAULTS,
+    EMPTY_SCHEMA,
+    NO_PARAMETERS,
+    NULLS,
+    UNFINISHED,
     Body,
     Edit,
     RecordedExchange,
@@ -24,45 +26,15 @@ from . import (
     drop,
     drop_nulls,
     fill,
+    has_field,
+    has_text,
     keep,
     objects_at,
     remove,
     replace,
+    text_as_list,
 )
-
-_NULLS = "null means the same as a missing field"
-_DEFAULTS = "a field with its default value is left out"
-_UNFINISHED = "reasoning that nothing follows is refused, so it is left out with a notice"
-_DEVELOPER = "without developer messages, system ones"
-_PARALLEL = "with parallel_tool_calls, tool_choice auto is added"
-_NO_PARAMETERS = "a function without parameters has an empty object of them"
-_EMPTY_SCHEMA: Body = {"properties": {}, "type": "object"}
-
-
-def _has_text(block: Body) -> bool:
-    """False for a text block that is blank."""
-    return block.get("type") != "text" or bool(block["text"].strip())
-
-
-def _text_as_list(where: str, name: str) -> Edit:
-    """Makes a text a list with one text block."""
-    return replace(
-        where,
-        name,
-        lambda text: [{"type": "text", "text": text}] if isinstance(text, str) else text,
-    )
-
-
-def _has(name: str) -> Callable[[Body], bool]:
-    return lambda holder: name in holder
-
-
-def _rename_developer(where: str) -> Edit:
-    edit = replace(where, "role", lambda role: "system" if role == "developer" else role)
-    return edit._replace(notice="role_changed")
-
-
-_AUTO_TOOL_CHOICE = fill("", tool_choice="auto").when(_has("parallel_tool_calls"))
+from .openai_rules import OPENAI_CHAT, OPENAI_RESPONSES
 
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,7 +67,7 @@ def _drop_unfinished_thinking(body: Body) -> None:
         if message["role"] != "assistant":
             continue
         thinking = [block for block in content if block.get("type") in _THINKING]
-        if thinking and not any(_has_text(block) for block in content if block not in thinking):
+        if thinking and not any(has_text(block) for block in content if block not in thinking):
             content.clear()
         while content and content[-1].get("type") in _THINKING:
             content.pop()
@@ -112,30 +84,30 @@ def _sign(where: str) -> Edit:
 _ANTHROPIC = WireRules(
     wire="anthropic",
     request={
-        _NULLS: [drop_nulls()],
+        NULLS: [drop_nulls()],
         _UNSIGNED: [_sign("messages[].content[]")],
         "text content is a list with one text block": [
-            _text_as_list("", "system"),
-            _text_as_list("messages[]", "content"),
+            text_as_list("", "system"),
+            text_as_list("messages[]", "content"),
         ],
         "a tool result's text is a list with one text block": [
             Edit("messages[].content[]", _result_as_blocks)
         ],
         "blank text is refused, so it is left out with a notice": [
-            keep("", "system", _has_text),
-            keep("messages[]", "content", _has_text),
+            keep("", "system", has_text),
+            keep("messages[]", "content", has_text),
             drop("", system=[]),
         ],
         "neighbours of one role are one message": [Edit("", _merge_neighbours)],
-        _UNFINISHED: [Edit("", _drop_unfinished_thinking)],
+        UNFINISHED: [Edit("", _drop_unfinished_thinking)],
         "a marker without a TTL lives five minutes": [drop(_MARKERS, ttl="5m")],
-        _DEFAULTS: [
+        DEFAULTS: [
             drop("", stream=False, tools=[], stop_sequences=[], metadata={}, output_config={}),
             drop(_BLOCKS, is_error=False, description=""),
         ],
     },
     reply={
-        _NULLS: [drop_nulls()],
+        NULLS: [drop_nulls()],
         _UNSIGNED: [_sign("content[]")],
         "an id, role and model that are missing are filled in": [
             fill("", id="", role="assistant", model="").when(
@@ -143,222 +115,6 @@ _ANTHROPIC = WireRules(
             )
         ],
     },
-)
-
-# ── Chat Completions ─────────────────────────────────────────────────────────────────────────────
-
-#: Parameters whose field has another name than they have in a call.
-_FIELDS = {"reasoning.effort": "reasoning_effort"}
-_REASONING = {"reasoning_content", "reasoning", "reasoning_details"}
-_MESSAGE = "choices[].message"
-
-
-def _refusal_in_content(message: Body) -> None:
-    if isinstance(message.get("refusal"), str) and (text := message.pop("refusal")):
-        part = {"type": "refusal", "refusal": text}
-        message["content"] = [*(message.get("content") or []), part]
-
-
-def _more_than_reasoning(message: Body) -> bool:
-    """False for an assistant message that contains nothing but reasoning."""
-    parts = message.get("content") or []
-    fields = {name for name, value in message.items() if value != []}
-    if message.get("role") != "assistant" or not fields <= {"role", "content", *_REASONING}:
-        return True
-    reasons = bool(fields & _REASONING or parts)
-    return not (reasons and all(part.get("type") == "thinking" for part in parts))
-
-
-def _drop_blank_system(body: Body) -> None:
-    """Blank texts of the leading system message, which is refused when it is empty."""
-    messages = body.get("messages") or []
-    if messages and messages[0].get("role") in ("system", "developer"):
-        messages[0]["content"] = list(filter(_has_text, messages[0].get("content") or []))
-        if not messages[0]["content"]:
-            del messages[0]
-
-
-def _report_usage(body: Body) -> None:
-    if body.get("stream"):
-        body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
-
-
-def _joined_texts(content: Any) -> Any:
-    if isinstance(content, list) and all({*part} == {"type", "text"} for part in content):
-        return "".join(part["text"] for part in content)
-    return content
-
-
-def _host_fields(row: Dialect) -> Rules:
-    """Parameters that a client sends in OpenAI's form, and the host takes in its own."""
-
-    def move(body: Body) -> None:
-        for param in row.fields:
-            place, name = row.place(param), _FIELDS.get(param, param)
-            if place is None or not place.at or name == place.at or body.get(name) is None:
-                continue
-            *outer, last = place.at.split(".")
-            inside = body
-            for level in outer:
-                inside = inside.setdefault(level, {})
-            if last not in inside:
-                value = body.pop(name)
-                inside[last] = place.values.get(value, value) if isinstance(value, str) else value
-
-    return {"a parameter in OpenAI's form is in the host's": [Edit("", move)]}
-
-
-_OPENAI_CHAT = WireRules(
-    wire="openai_chat",
-    request={
-        _NULLS: [drop_nulls()],
-        "text content is a list with one text part": [_text_as_list("messages[]", "content")],
-        "a refusal beside the content is a part of it": [Edit("messages[]", _refusal_in_content)],
-        _UNFINISHED: [keep("", "messages", _more_than_reasoning)],
-        _DEVELOPER: [_rename_developer("messages[]")],
-        "blank texts of the system prompt are left out": [Edit("", _drop_blank_system)],
-        "the token limit has the name that the model's profile gives it": [
-            Edit("", lambda body: body.update(max_completion_tokens=body.pop("max_tokens"))).when(
-                _has("max_tokens")
-            )
-        ],
-        "a stop text is a list with one": [
-            replace("", "stop", lambda stop: [stop] if isinstance(stop, str) else stop)
-        ],
-        "tool choice any is required": [
-            replace("", "tool_choice", lambda choice: "required" if choice == "any" else choice)
-        ],
-        "functions have a type": [
-            fill("tools[]|messages[].tool_calls[]", type="function").when(_has("function"))
-        ],
-        _NO_PARAMETERS: [fill("tools[].function", parameters=_EMPTY_SCHEMA)],
-        _PARALLEL: [_AUTO_TOOL_CHOICE],
-        "streams always report usage": [Edit("", _report_usage)],
-        "a breakpoint without a TTL lives thirty minutes": [
-            drop("messages[].content[].prompt_cache_breakpoint", ttl="30m")
-        ],
-        _DEFAULTS: [
-            drop("", stream=False, tools=[], stop=[], prompt_cache_options={}),
-            drop("messages[]", content=[], tool_calls=[], reasoning_content=""),
-            drop("tools[].function", description=""),
-        ],
-    },
-    reply={
-        _NULLS: [drop_nulls()],
-        "a list of texts is one text": [replace(_MESSAGE, "content", _joined_texts)],
-        "an empty text or list is left out": [
-            drop(
-                _MESSAGE,
-                content="",
-                refusal="",
-                reasoning="",
-                reasoning_content="",
-                annotations=[],
-                tool_calls=[],
-            )
-        ],
-        "calls have a type and arguments": [
-            fill(f"{_MESSAGE}.tool_calls[]", type="function"),
-            fill(f"{_MESSAGE}.tool_calls[].function", arguments=""),
-        ],
-        "the object is a chat completion": [
-            Edit("", lambda body: body.update(object="chat.completion"))
-        ],
-        # Some hosts leave out envelope fields that clients do not read.
-        "the envelope of a reply is complete": [
-            fill("", id="", model="", created=0),
-            fill("choices[0]", index=0),
-            fill("choices[0].message", role="assistant"),
-        ],
-    },
-    for_dialect=_host_fields,
-)
-
-# ── Responses ────────────────────────────────────────────────────────────────────────────────────
-
-_ITEM_PARTS = "input[].content[]|input[].output[]"
-
-
-def _drop_own_nulls(holder: Body) -> None:
-    for name in [name for name, value in holder.items() if value is None]:
-        del holder[name]
-
-
-def _item_type(item: Body) -> None:
-    if item.get("type") is None:
-        item["type"] = "message" if "role" in item or "id" not in item else "item_reference"
-
-
-def _text_as_part(item: Body) -> None:
-    name = "output" if item["type"] == "function_call_output" else "content"
-    if isinstance(item.get(name), str) and item.get("role") != "assistant":
-        item[name] = [{"type": "input_text", "text": item[name]}]
-
-
-def _drop_blank_instructions(body: Body) -> None:
-    if isinstance(body.get("instructions"), str) and not body["instructions"].strip():
-        del body["instructions"]
-
-
-def _drop_unfinished_reasoning(body: Body) -> None:
-    if not isinstance(body.get("input"), list):
-        return
-    kept: list[Body] = []
-    followed = False
-    for item in reversed(body["input"]):
-        if item["type"] != "reasoning":
-            from_model = item["type"] != "message" or item.get("role") == "assistant"
-            followed = from_model and not item["type"].endswith("_output")
-        if item["type"] != "reasoning" or followed:
-            kept.append(item)
-    body["input"] = kept[::-1]
-
-
-def _default_ttl(body: Body) -> None:
-    default = (body.get("prompt_cache_options") or {}).get("ttl", "30m")
-    for part in objects_at(body, _ITEM_PARTS):
-        for marker in objects_at(part, "prompt_cache_breakpoint"):
-            marker.setdefault("ttl", default)
-
-
-def _identify_calls(body: Body) -> None:
-    """A call with nothing but itself gets an id and a status when it is written."""
-    for index, item in enumerate(body.get("output") or []):
-        bare = {*item} == {"type", "call_id", "name", "arguments"}
-        if item.get("type") == "function_call" and bare:
-            item |= {"id": item_id("fc", body.get("id", ""), index), "status": "completed"}
-
-
-_OPENAI_RESPONSES = WireRules(
-    wire="openai_responses",
-    request={
-        # Inside an item a null may be required.
-        "null means the same as a missing option": [
-            Edit("|reasoning|text|tools[]", _drop_own_nulls)
-        ],
-        "text input is a list with one message": [
-            replace(
-                "",
-                "input",
-                lambda text: [{"role": "user", "content": text}] if isinstance(text, str) else text,
-            )
-        ],
-        "an item without a type is a message or a reference": [Edit("input[]", _item_type)],
-        "text content is a list with one part": [Edit("input[]", _text_as_part)],
-        "blank instructions are left out": [Edit("", _drop_blank_instructions)],
-        _DEVELOPER: [_rename_developer("input[]")],
-        _UNFINISHED: [Edit("", _drop_unfinished_reasoning)],
-        _PARALLEL: [_AUTO_TOOL_CHOICE],
-        "a breakpoint without a TTL gets the request's": [Edit("", _default_ttl)],
-        _DEFAULTS: [
-            drop("", stream=False),
-            drop("prompt_cache_options", prewarm=False),
-            drop(_ITEM_PARTS, detail="auto").when(lambda part: part.get("type") == "input_image"),
-            drop("", prompt_cache_options={}, reasoning={}, text={}),
-            drop("tools[]", description=""),
-        ],
-    },
-    reply={_NULLS: [drop_nulls()], "a call without an id gets one": [Edit("", _identify_calls)]},
 )
 
 # ── generateContent ──────────────────────────────────────────────────────────────────────────────
@@ -454,7 +210,7 @@ _GEMINI = WireRules(
     wire="gemini",
     request={
         "snake_case is camelCase": [Edit("", _camel_case)],
-        _NULLS: [_GEMINI_NULLS],
+        NULLS: [_GEMINI_NULLS],
         "a single element is a list of one": [
             *_as_list("", "contents", "tools"),
             *_as_list("tools[]", "functionDeclarations"),
@@ -469,8 +225,8 @@ _GEMINI = WireRules(
             replace("contents[]", "role", lambda role: "user" if role == "function" else role),
         ],
         "neighbouring functions share a tool": [Edit("", _one_tool_each)],
-        _NO_PARAMETERS: [
-            fill(_FUNCTIONS, parametersJsonSchema=_EMPTY_SCHEMA).when(
+        NO_PARAMETERS: [
+            fill(_FUNCTIONS, parametersJsonSchema=EMPTY_SCHEMA).when(
                 lambda function: "parameters" not in function
             )
         ],
@@ -484,7 +240,7 @@ _GEMINI = WireRules(
                 lambda level: level.upper() if isinstance(level, str) else level,
             )
         ],
-        _DEFAULTS: [
+        DEFAULTS: [
             drop(_FUNCTIONS, description=""),
             drop("generationConfig", stopSequences=[], thinkingConfig={}),
             drop("toolConfig", functionCallingConfig={}),
@@ -494,10 +250,10 @@ _GEMINI = WireRules(
             drop("", tools=[], generationConfig={}, toolConfig={}, labels={}),
         ],
         "a content without parts is left out": [Edit("", _drop_empty_contents)],
-        _UNFINISHED: [keep("", "contents", _more_than_thoughts)],
+        UNFINISHED: [keep("", "contents", _more_than_thoughts)],
     },
     reply={
-        _NULLS: [_GEMINI_NULLS],
+        NULLS: [_GEMINI_NULLS],
         "the first candidate needs no index, and none needs no list": [
             drop("", candidates=[]),
             drop("candidates[0]", index=0),
@@ -535,17 +291,17 @@ def _message_rules(messages: str) -> Rules:
 _OLLAMA = WireRules(
     wire="ollama",
     request={
-        _NULLS: [drop_nulls()],
+        NULLS: [drop_nulls()],
         "a reply is streamed by default": [fill("", stream=True)],
         "a request without messages has none": [fill("", messages=[])],
         "roles are lower case": [replace("messages[]", "role", str.lower)],
         **_message_rules("messages[]"),
-        _UNFINISHED: [keep("", "messages", _more_than_thinking)],
+        UNFINISHED: [keep("", "messages", _more_than_thinking)],
         "a tool has a type and parameters": [
-            fill("tools[]", type="function").when(_has("function")),
-            fill("tools[].function", parameters=_EMPTY_SCHEMA),
+            fill("tools[]", type="function").when(has_field("function")),
+            fill("tools[].function", parameters=EMPTY_SCHEMA),
         ],
-        _DEFAULTS: [
+        DEFAULTS: [
             drop("", tools=[]),
             drop("options", stop=[]),
             drop("", options={}),
@@ -553,7 +309,7 @@ _OLLAMA = WireRules(
         ],
     },
     reply={
-        _NULLS: [drop_nulls()],
+        NULLS: [drop_nulls()],
         "a reply is the assistant's": [fill("message", role="assistant")],
         **_message_rules("message"),
         "a reply is done, and stopped, by default": [
@@ -567,7 +323,7 @@ _OLLAMA = WireRules(
 )
 
 RULES = {
-    rules.wire: rules for rules in (_ANTHROPIC, _OPENAI_CHAT, _OPENAI_RESPONSES, _GEMINI, _OLLAMA)
+    rules.wire: rules for rules in (_ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, _GEMINI, _OLLAMA)
 }
 
 

@@ -4,8 +4,8 @@ does it contradict?
     for row in rules_check.check_rules(billed_calls(traces)):
         row.figure, row.contradicting, row.looked_at, row.examples
 
-A prediction may be wrong for many reasons; here each figure is tested alone, and a call counts only
-where it is conclusive for that figure.
+A prediction may be wrong for many reasons; here each figure is tested alone, by the calls that are
+conclusive for it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     billed: str
     says: str
     place: str = ""
-    """The file and line of the conversation, where known."""
+    """The file and line of the conversation, if known."""
 
 
 class DisputedFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     figure: str
     value: Any
-    """None where the rules do not state it."""
+    """None if the rules do not state it."""
     row: str
     """The file and row of the catalog that state it."""
     source: str
@@ -171,7 +171,7 @@ class _Sum:
         looked_at = contradicting + supporting
         tolerance = max(threshold, check.tolerance)
         if check.is_share and figure is not None:
-            # What a stated share may come to in so many calls, chance included.
+            # The most that a stated share may come to in so many calls, chance included.
             chance = 3 * math.sqrt(figure.value * (1 - figure.value) / looked_at)
             tolerance = max(threshold, figure.value + chance)
         return CheckedFigure(

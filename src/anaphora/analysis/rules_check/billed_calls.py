@@ -1,4 +1,5 @@
-"""Billed calls with their context: the previous call, the time between, what is certain of both."""
+"""Billed calls with their context: the previous call, the time between, and certain facts of
+both."""
 
 from __future__ import annotations
 
@@ -22,6 +23,9 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 #: The longest duration assumed for a call of which only the end is recorded.
 _LONGEST_CALL = 600.0
+
+#: A follow-up comes within so many seconds. A miss then has other reasons than time.
+FOLLOW_UP = 300.0
 
 _KINDS: dict[object, Kind] = {"tool_use": Kind.TOOL_CALL, "tool_result": Kind.TOOL_RESULT}
 
@@ -56,7 +60,7 @@ class MarkerPositions:
         return self._layout[1][call.messages - 1] if call.messages else self._tools - 1
 
     def marked(self, call: TraceCall) -> list[int] | None:
-        """The markers of a call, in order; None where they are not recorded."""
+        """The markers of a call, in order; None if they are not recorded."""
         if call.breakpoints is None:
             return None
         ends = self._layout[1]
@@ -114,11 +118,11 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     noted: bool
     """A change of parameters was noted before this call, so that their old values are known."""
     ttl: Ttl | None
-    """The TTL of the end of what it left in the cache, by its bills."""
+    """The TTL of the last part of its cache entry, by its bills."""
     written: Between | None
-    """When what it left was written: by itself, or by an earlier call when it has only read."""
+    """When its cache entry was written: by itself, or by an earlier call if it has only read."""
     untouched: float | None
-    """Seconds, at least, since any recorded call used all of what the previous call sent."""
+    """Seconds, at least, since any recorded call used the whole prompt of the previous call."""
     answer: int | None
     """Estimated tokens of the previous call's reply, as it is sent back."""
 
@@ -129,7 +133,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def gap(self) -> Between | None:
-        """Time since the previous call began; None where the clock runs backwards."""
+        """Time since the previous call began; None if the clock runs backwards."""
         before = self.before
         if before is None or before.began is None or self.began is None:
             return None
@@ -145,7 +149,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def life(self) -> float | None:
-        """The TTL in seconds; None where the TTLs on record are those of handles."""
+        """The TTL in seconds; None if the TTLs on record are those of handles."""
         if self.rules.mechanism.value == "both" and not self.rules.slots.value:
             return None
         return None if self.ttl is None else float(TTL_SECONDS[self.ttl])
@@ -164,6 +168,101 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         # An implicit cache may leave out the last tokens, up to two granules.
         floor = self.left - 2 * max(granule, 64)
         return max(1, floor if granule > 1 else min(floor, int(self.left * NEARLY)))
+
+    @property
+    def markers(self) -> list[int] | None:
+        """Positions of its markers, in order; None if they are not recorded."""
+        return self.positions.marked(self.sent)
+
+    @property
+    def last_entry(self) -> int:
+        """Position of its last cache entry."""
+        return self.markers[-1] if self.markers else self.positions.end(self.sent)
+
+    def marker_near(self, entry: int) -> int:
+        """The nearest marker at or behind an entry; the last one if all are before it."""
+        marked = self.markers or [self.positions.end(self.sent)]
+        return next((position for position in marked if position >= entry), marked[-1])
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the end of the previous call's entry is certainly looked up, by every published
+        way of counting. Without recorded markers, both calls are assumed to mark their end."""
+        if not self.marked:
+            return True
+        before, figure = self.before, self.rules.lookback_positions
+        if before is None or not before.billed.cached:
+            return False
+        if self.markers == [] or before.markers == []:
+            return False
+        reach = 1 if figure is None else min(figure.published)
+        entry = before.last_entry
+        if "breakpoints" in self.lookback_units:
+            return entry in (self.markers or ())
+        return 0 < self.positions.steps(self.marker_near(entry), entry, "blocks") <= reach
+
+    @property
+    def lookback_units(self) -> tuple[LookbackUnit, ...]:
+        figure = self.rules.lookback_unit
+        return () if figure is None else figure.published
+
+    @property
+    def expected(self) -> bool:
+        """Whether this prompt begins with the previous call's entry, and that is within reach."""
+        before = self.before
+        if before is None or not self.same or not self.reachable:
+            return False
+        least = self.rules.minimum_tokens.value + self.rules.granule_tokens.value
+        return before.left >= max(1, least)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it comes soon after the previous call, with all of that cached, but not so soon
+        that the write may be invisible."""
+        before, gap = self.before, self.gap
+        if before is None or gap is None or not self.expected:
+            return False
+        life = FOLLOW_UP if before.life is None else before.life
+        delay, rest = self.rules.visibility_delay.value, self.rest
+        if delay and (rest is None or rest <= delay):
+            return False
+        return gap.most <= min(life / 2, FOLLOW_UP)
+
+    @property
+    def left_earlier(self) -> set[int]:
+        """Tokens that each earlier call left in the cache."""
+        left: set[int] = set()
+        earlier = self.before
+        while earlier is not None and len(left) < 50:
+            left.add(earlier.billed.cached)
+            earlier = earlier.before
+        return left - {0}
+
+    @property
+    def marks(self) -> bool:
+        """Whether the client is known to mark, by the recording or by earlier bills."""
+        if self.markers is not None:
+            return bool(self.markers)
+        return self.before is not None and self.before.billed.cached > 0
+
+    @property
+    def marks_end(self) -> bool:
+        """Whether the client marks the end. A provider's own breakpoint need not be at the end; and
+        OpenAI, which has both kinds, has billed tokens that were not sent (1,549 for a short
+        question in pro mode), so that a bill is not the length of the marked prefix."""
+        if not self.markers or self.rules.mechanism.value != "explicit":
+            return False
+        return self.markers[-1] == self.positions.end(self.sent)
+
+    @property
+    def uncached_tail(self) -> int:
+        figure = self.rules.uncached_tail
+        return 0 if figure is None else figure.value
+
+    @property
+    def hidden_before(self) -> int | None:
+        """Tokens of hidden reasoning in the previous reply; None: not recorded."""
+        return None if self.before is None else self.before.billed.reasoning
 
 
 def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
@@ -192,7 +291,7 @@ class _SentPrompts:
         """Adds a call; how many leading blocks some call has sent before."""
         view = prompt.prompt()
         match = self._tree.match(view, view.key)
-        # Where the time is not known, it may be any.
+        # An unknown time may be any.
         self._tree.add(view, view.key, match, math.inf if when is None else when)
         return match.position + 1
 

@@ -1,4 +1,4 @@
-"""What one call says about each figure: markers and lengths, changed parameters, and lifetimes.
+"""Evidence of one call about each figure: markers and lengths, changed parameters, and lifetimes.
 
 A check takes a call and a value of its figure. It returns whether the call supports the value or
 contradicts it, or None when the call is not conclusive.
@@ -13,17 +13,15 @@ from anaphora import catalog, wire
 from anaphora.catalog import CacheParam, Lifetime, LookbackUnit, Mechanism, Moment
 from anaphora.values import TTL_SECONDS, Section, Ttl
 
-from .billed_calls import BilledTraceCall
+from .billed_calls import FOLLOW_UP, BilledTraceCall
 
 #: Reads that are not a multiple of this are exact; a multiple may be a coincidence.
 _FINE = 64
-#: A reply that is so much longer than what is sent back of it contains hidden reasoning.
+#: A reply that is longer than its resent part by this factor contains hidden reasoning.
 _HIDDEN = 1.5
 
 #: Clocks and networks differ by less than this.
 _MARGIN = 10.0
-#: A follow-up comes within so many seconds. A miss then has other reasons than time.
-_FOLLOW_UP = 300.0
 
 
 class Evidence(NamedTuple):
@@ -50,13 +48,13 @@ def bill_and_gap(call: BilledTraceCall) -> str:
 
 
 def mechanism(call: BilledTraceCall, value: Mechanism) -> Evidence | None:
-    """A call without a marker where only markers cache; a billed write where none do."""
+    """A call without a marker, if only markers cache; a billed write, if none do."""
     billed = call.billed
     if value == "implicit":
         if not billed.cached:
             return None
         return Evidence(not billed.written, bill(call), "the provider caches by itself")
-    if value == "both" or call.positions.marked(call.sent) != [] or not _reads_markers(call):
+    if value == "both" or call.markers != [] or not _reads_markers(call):
         return None
     if billed.total < 2 * call.rules.minimum_tokens.value:
         return None
@@ -105,24 +103,6 @@ def lookback_unit(call: BilledTraceCall, value: LookbackUnit) -> Evidence | None
     return _looked_up(call, distances[value], figure.value, value.replace("_", " "))
 
 
-def _reachable(call: BilledTraceCall) -> bool:
-    """Whether the end of what the previous call left is certainly looked up, by every published way
-    of counting. Where no markers are recorded, both calls are assumed to mark their end."""
-    if not call.marked:
-        return True
-    before, figure = call.before, call.rules.lookback_positions
-    if before is None or not before.billed.cached:
-        return False
-    marked = call.positions.marked(call.sent)
-    if marked == [] or before.positions.marked(before.sent) == []:
-        return False
-    reach = 1 if figure is None else min(figure.published)
-    entry = _entry(before)
-    if "breakpoints" in _readings(call):
-        return entry in (marked or ())
-    return 0 < call.positions.steps(_nearest(call, entry), entry, "blocks") <= reach
-
-
 def _looked_up(call: BilledTraceCall, distance: int, reach: int, unit: str) -> Evidence | None:
     before, gap = call.before, call.gap
     if before is None or before.life is None or gap is None or gap.most > before.life:
@@ -133,34 +113,18 @@ def _looked_up(call: BilledTraceCall, distance: int, reach: int, unit: str) -> E
     return Evidence(found is (distance <= reach), billed, rule)
 
 
-def _readings(call: BilledTraceCall) -> tuple[LookbackUnit, ...]:
-    figure = call.rules.lookback_unit
-    return () if figure is None else figure.published
-
-
 def _distances(call: BilledTraceCall) -> dict[LookbackUnit, int]:
     """From this call's markers to the last entry of the previous call, by every published way of
-    counting; empty where markers are not recorded, or the entry may not exist."""
-    before, units = call.before, _readings(call)
+    counting; empty if markers are not recorded or the entry may not exist."""
+    before, units = call.before, call.lookback_units
     if before is None or not call.same or not before.billed.cached or "breakpoints" in units:
         return {}
-    if not call.positions.marked(call.sent) or not before.positions.marked(before.sent):
+    if not call.markers or not before.markers:
         return {}
-    entry = _entry(before)
-    marker = _nearest(call, entry)
+    entry = before.last_entry
+    marker = call.marker_near(entry)
     distances = {unit: call.positions.steps(marker, entry, unit) for unit in units}
     return distances if all(distances.values()) else {}
-
-
-def _entry(call: BilledTraceCall) -> int:
-    marked = call.positions.marked(call.sent)
-    return marked[-1] if marked else call.positions.end(call.sent)
-
-
-def _nearest(call: BilledTraceCall, entry: int) -> int:
-    """The nearest marker at or behind an entry; the last where all are before it."""
-    marked = call.positions.marked(call.sent) or [call.positions.end(call.sent)]
-    return next((position for position in marked if position >= entry), marked[-1])
 
 
 def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
@@ -176,9 +140,9 @@ def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
     if not call.marked:
         return None  # an implicit cache may miss for other reasons
     if billed.total < value:
-        # Conclusive only where the client marks at all.
-        return Evidence(True, bill(call), rule) if _marks(call) else None
-    if not _marks_end(call) or billed.total < value + _uncached_tail(call):
+        # Conclusive only if the client marks at all.
+        return Evidence(True, bill(call), rule) if call.marks else None
+    if not call.marks_end or billed.total < value + call.uncached_tail:
         return None
     return Evidence(False, bill(call), f"a marked prefix of {value:,} and more is written")
 
@@ -197,28 +161,23 @@ def granule_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
 
 
 def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:
-    """Only where the end is known to be marked, and the marker had an effect."""
-    if not (call.marked and call.billed.cached and _marks_end(call)):
+    """Only if the end is known to be marked, and the marker had an effect."""
+    if not (call.marked and call.billed.cached and call.marks_end):
         return None
     rule = f"at most {value:,} tokens behind the last marker stay uncached"
     return Evidence(call.billed.input <= value, bill(call), rule)
 
 
 def output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
-    """Replies of which it is known whether reasoning was hidden, where that matters."""
+    """Only replies whose hidden reasoning is known, if that matters."""
     visible = call.rules.visible_output_cached
-    if visible is not None and visible.value != value and not _hidden_before(call):
+    if visible is not None and visible.value != value and not call.hidden_before:
         return None
     return _reply_cached(call, value)
 
 
 def visible_output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
-    return _reply_cached(call, value) if _hidden_before(call) == 0 else None
-
-
-def _hidden_before(call: BilledTraceCall) -> int | None:
-    """Tokens of hidden reasoning in the previous reply; None: not recorded."""
-    return None if call.before is None else call.before.billed.reasoning
+    return _reply_cached(call, value) if call.hidden_before == 0 else None
 
 
 def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
@@ -234,16 +193,16 @@ def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
         return None
     cached: bool
     if call.marked:
-        # The next call reads exactly what was left, or the reply too.
+        # The next call reads exactly the entry, or also the reply.
         if before.billed.cached and read == before.billed.cached:
             cached = False
-        elif abs(read - prompt - output) <= _uncached_tail(call):
+        elif abs(read - prompt - output) <= call.uncached_tail:
             cached = True
         else:
             return None
     elif read > prompt:
         if not call.whole or read > prompt + output + granule:
-            return None  # a client's other calls may send the reply too, and are not recorded
+            return None  # unrecorded calls of the client may also send the reply
         cached = True
     elif read <= prompt - 2 * granule or read == 0 or not _sent_back(call, output):
         return None  # not even the prompt was found, or only a part of the reply was sent back
@@ -261,31 +220,8 @@ def _sent_back(call: BilledTraceCall, output: int) -> bool:
     grown = call.billed.total - call.before.billed.total
     if not call.in_loop or grown < output:
         return False
-    hidden = _hidden_before(call)
+    hidden = call.hidden_before
     return output <= _HIDDEN * call.answer + 16 if hidden is None else hidden == 0
-
-
-def _uncached_tail(call: BilledTraceCall) -> int:
-    figure = call.rules.uncached_tail
-    return 0 if figure is None else figure.value
-
-
-def _marks(call: BilledTraceCall) -> bool:
-    """Whether the client is known to mark, by the recording or by earlier bills."""
-    marked = call.positions.marked(call.sent)
-    if marked is not None:
-        return bool(marked)
-    return call.before is not None and call.before.billed.cached > 0
-
-
-def _marks_end(call: BilledTraceCall) -> bool:
-    """Whether the client marks the end. A provider's own breakpoint need not be at the end; and
-    OpenAI, which has both kinds, has billed tokens that were not sent (1,549 for a short question
-    in pro mode), so that a bill is not the length of the marked prefix."""
-    marked = call.positions.marked(call.sent)
-    if not marked or call.rules.mechanism.value != "explicit":
-        return False
-    return marked[-1] == call.positions.end(call.sent)
 
 
 def invalidates(param: CacheParam) -> CheckFunction:
@@ -312,7 +248,7 @@ def invalidates(param: CacheParam) -> CheckFunction:
 
 
 def _changed(call: BilledTraceCall, param: CacheParam) -> bool:
-    """Whether only this parameter changed, by notes, while what was cached was still alive."""
+    """Whether only this parameter changed, by notes, while the entry was still alive."""
     before, gap = call.before, call.gap
     if before is None or gap is None or before.life is None or not before.left:
         return False
@@ -328,7 +264,7 @@ def _changed(call: BilledTraceCall, param: CacheParam) -> bool:
 
 
 def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
-    """What is found, or not, when its TTL is certainly over."""
+    """Whether an entry is found when its TTL is certainly over."""
     before = call.before
     if before is None or before.life is None or call.untouched is None or not before.left:
         return None
@@ -343,13 +279,13 @@ def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
 
 
 def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
-    """What is found when the TTL is over from the start of the request before, and not yet over
-    from the end of its response. What is not found then may have ended at either."""
+    """An entry that is found when the TTL is over from the start of the request before, and not yet
+    over from the end of its response. A missing one may have ended at either."""
     before, gap, rest = call.before, call.gap, call.rest
     exact = call.rules.lifetime is not None and call.rules.lifetime.value == "exact"
     if before is None or gap is None or rest is None or not exact or before.life is None:
         return None
-    if gap.least <= before.life + 1.0 or rest > before.life or not _expected(call):
+    if gap.least <= before.life + 1.0 or rest > before.life or not call.expected:
         return None
     if call.billed.cache_read < before.floor:
         return None
@@ -358,8 +294,8 @@ def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
 
 
 def default_ttl(call: BilledTraceCall, value: Ttl) -> Evidence | None:
-    """What is found later than a follow-up, and before the TTL is over. Where the lifetime is a
-    maximum, nothing is promised."""
+    """Whether an entry is found later than a follow-up, and before the TTL is over. A lifetime that
+    is a maximum promises nothing."""
     before, gap, promise = call.before, call.gap, call.rules.lifetime
     if before is None or gap is None or promise is None or promise.value == "at_most":
         return None
@@ -367,16 +303,16 @@ def default_ttl(call: BilledTraceCall, value: Ttl) -> Evidence | None:
     if before.life is None or default is None or before.ttl != default.value:
         return None
     life = float(TTL_SECONDS[value])
-    late = gap.least > min(life / 2, _FOLLOW_UP) and gap.most <= life - _MARGIN
+    late = gap.least > min(life / 2, FOLLOW_UP) and gap.most <= life - _MARGIN
     read = call.billed.cache_read
-    if not late or not _expected(call) or 0 < read < before.floor:
+    if not late or not call.expected or 0 < read < before.floor:
         return None
     return Evidence(read > 0, bill_and_gap(call), f"an entry lasts {value}")
 
 
 def missed(call: BilledTraceCall, value: float | None) -> Evidence | None:
     """Follow-ups that find nothing of a cached prefix."""
-    if not _follows(call):
+    if not call.follows:
         return None
     rule = "cached prefixes are found" if value is None else f"{value:.0%} are missed"
     return Evidence(call.billed.cache_read > 0, bill_and_gap(call), rule)
@@ -385,7 +321,7 @@ def missed(call: BilledTraceCall, value: float | None) -> Evidence | None:
 def cut_short(call: BilledTraceCall, value: float | None) -> Evidence | None:
     """Follow-ups that find only a part of a cached prefix."""
     read, before = call.billed.cache_read, call.before
-    if before is None or not read or not _follows(call):
+    if before is None or not read or not call.follows:
         return None
     rule = "all of a prefix is found" if value is None else f"{value:.0%} find a part"
     return Evidence(read >= before.floor, bill_and_gap(call), rule)
@@ -397,7 +333,7 @@ def late_writes(call: BilledTraceCall, value: float | None) -> Evidence | None:
     if before is None or gap is None or not before.billed.written or gap.most > delay:
         return None
     read = call.billed.cache_read
-    if not _expected(call) or (read != before.left and read not in _left_earlier(before)):
+    if not call.expected or (read != before.left and read not in before.left_earlier):
         return None
     rule = f"within {delay:g} s {value or 0:.0%} of the writes are not visible yet"
     return Evidence(read == before.left, bill_and_gap(call), rule)
@@ -414,7 +350,7 @@ def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:
         return None
     if began.least - before.written.most <= life + _MARGIN or gap.most > life - _MARGIN:
         return None
-    if not _expected(call):
+    if not call.expected:
         return None
     found = call.billed.cache_read >= before.left
     rule = "reading renews an entry" if value else "reading does not renew an entry"
@@ -422,46 +358,17 @@ def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:
 
 
 def visibility_delay(call: BilledTraceCall, value: float) -> Evidence | None:
-    """What is read when the delay is certainly over: the last write, or still an older entry."""
+    """Whether the last write or still an older entry is read when the delay is certainly over."""
     before, rest, gap = call.before, call.rest, call.gap
     if before is None or rest is None or not call.marked or not before.billed.written:
         return None
     if before.life is None or gap is None or gap.most > before.life - _MARGIN:
         return None
-    if rest <= value or not _expected(call):
+    if rest <= value or not call.expected:
         return None
     read = call.billed.cache_read
-    if read != before.left and read not in _left_earlier(before):
+    if read != before.left and read not in before.left_earlier:
         return None
     rule = f"{value:g} s after a reply its prompt can be read"
     billed = f"{bill_and_gap(call)} ({rest:,.1f} s after its end)"
     return Evidence(read == before.left, billed, rule)
-
-
-def _expected(call: BilledTraceCall) -> bool:
-    """Whether what the previous call left is the beginning of this prompt, and within reach."""
-    before = call.before
-    if before is None or not call.same or not _reachable(call):
-        return False
-    return before.left >= max(1, call.rules.minimum_tokens.value + call.rules.granule_tokens.value)
-
-
-def _follows(call: BilledTraceCall) -> bool:
-    """A call soon after, but not so soon that the write may be invisible, with all of it cached."""
-    before, gap = call.before, call.gap
-    if before is None or gap is None or not _expected(call):
-        return False
-    life = _FOLLOW_UP if before.life is None else before.life
-    delay, rest = call.rules.visibility_delay.value, call.rest
-    if delay and (rest is None or rest <= delay):
-        return False
-    return gap.most <= min(life / 2, _FOLLOW_UP)
-
-
-def _left_earlier(call: BilledTraceCall) -> set[int]:
-    left: set[int] = set()
-    earlier = call.before
-    while earlier is not None and len(left) < 50:
-        left.add(earlier.billed.cached)
-        earlier = earlier.before
-    return left - {0}

@@ -1,5 +1,5 @@
-"""What the bills of one account on one model have shown: the token counts of prefixes, the bytes of
-a token, and how long the beginnings are that a recording leaves out."""
+"""Facts from the bills of one account on one model: token counts of prefixes, bytes per token, and
+the length of beginnings that a recording leaves out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRIOR = 2000
 #: A growth by more or less than this factor is not explained by the text: something was dropped, or
 #: sent without being recorded.
 _FACTOR = 3.0
-#: The most that one call adds to what is known about the ratio.
+#: The most weight that one call adds to the ratio.
 _HEAVIEST = 2000
 
 
@@ -48,7 +48,7 @@ class TextBytes(NamedTuple):
 
 class TokenScale:
     """Bytes per token, learned from how much the bills grew from one call to the next. A first bill
-    shows nothing: it contains what is not recorded."""
+    shows nothing: it contains unrecorded text."""
 
     def __init__(self, per_token: float) -> None:
         self._stated = per_token
@@ -80,7 +80,7 @@ class TokenScale:
 
 #: The assumed tokens of a system prompt and tools that are not recorded, before the first bill.
 _UNKNOWN = 30_000
-#: How far a read may end from the end of a reply, where it ends there at all.
+#: How far a read that ends with a reply may be from its exact end.
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
 _NOT_SHARED = 2
@@ -98,7 +98,7 @@ class BilledLengths(dict[Hashable, int]):
     """Token counts from bills, by prefix.
 
     A group of conversations has counts of its own, since a recording may leave out what its clients
-    add to the same text; where it has none, those of the whole account are used."""
+    add to the same text; if it has none, those of the whole account are used."""
 
     def __init__(self, account: BilledLengths | None = None) -> None:
         self._account = account
@@ -233,8 +233,8 @@ class ReplyEnds:
 
 class EarlyReads:
     """How often a read that ended before the expected end is followed by another that ends there.
-    Where that is usual, the client changes its beginning from call to call, and what is recorded of
-    it does not show that."""
+    If that is usual, the client changes its beginning from call to call, and the recording does
+    not show it."""
 
     def __init__(self) -> None:
         self._repeated, self._others = 0, _AT_RANDOM
@@ -252,8 +252,8 @@ class EarlyReads:
 
 
 class Lifetime:
-    """How long entries can be read after their last use, where the rules have a stand-in: for ever,
-    until bills show that they are gone after some time."""
+    """How long entries can be read after their last use, if the rules only have a stand-in: for
+    ever, until bills show otherwise."""
 
     def __init__(self, stated: float) -> None:
         self.stated = stated
@@ -287,7 +287,7 @@ class Lifetime:
 
 
 class Account:
-    """What the bills of one account's conversations with one model have shown. A call may go to
+    """Facts from the bills of one account's conversations with one model. A call may go to
     another model, which has a cache of its own."""
 
     def __init__(self, rules: CacheRules, per_token: float, unrecorded: int | None = None) -> None:
@@ -300,7 +300,7 @@ class Account:
         self.reply_ends = ReplyEnds(rules)
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
-        """None where the rules have a verified figure, or entries are at markers."""
+        """None if the rules have a verified figure, or entries are at markers."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers: before the messages, and behind the last."""
 
@@ -319,7 +319,7 @@ def _lifetime(rules: CacheRules) -> Lifetime | None:
     ttl = rules.default_ttl
     if ttl is None or rules.automatic_breakpoint.value not in ("granules", "units"):
         return None
-    # Where a provider has handles too, the TTLs on record are theirs.
+    # If a provider also has handles, the TTLs on record are theirs.
     of_handles = rules.mechanism.value == "both" and not rules.slots.value
     stand_in = of_handles or not ttl.verified
     return Lifetime(float(TTL_SECONDS[ttl.value])) if stand_in else None

@@ -33,7 +33,7 @@ def digest(*parts: object) -> bytes:
 
 
 def answer_of(id: Any, at: float | None, usage: TraceUsage, content: object) -> Answer:
-    """The answer with this id; where it is empty, with this time, usage and content."""
+    """The answer with this id; if it is empty, with this time, usage and content."""
     if isinstance(id, str) and id:
         return Answer(digest("id", id))
     return Answer(digest(at, _counts(usage), content))
@@ -75,7 +75,7 @@ class AnswerIndex:
         """By file, the answers that were given out as calls."""
         self._copies: dict[bytes, list[_Copy]] = {}
         self._keepers: dict[bytes, _Copy] = {}
-        """The copy of each answer that counts, as far as it was asked for."""
+        """The copy of each answer that counts, once it was looked up."""
         self._usage: dict[bytes, TraceUsage] = {}
         """Of each answer, the last that was written: it has the most output."""
 

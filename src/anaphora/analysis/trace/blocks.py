@@ -35,9 +35,9 @@ class TraceBlock(msgspec.Struct, eq=False):
     size: Size
     from_model: bool = False
     data: bytes = b""
-    """What is recorded of it."""
+    """Its recorded content."""
     stripped: TraceBlock | None = None
-    """The same without thinking, where it contains any."""
+    """The same without thinking, if it contains any."""
 
 
 #: The blocks of messages that several conversations may contain, by the message object, its
@@ -54,12 +54,12 @@ class TraceBlocks:
         """`known` are blocks of other conversations, which may have messages in common."""
         self._known: KnownBlocks = {} if known is None else known
         self.may_strip = profile.strips_thinking.value and profile.strips_thinking.verified
-        """The provider drops thinking before the last user turn, where a client resends it."""
+        """The provider drops thinking before the last user turn that a client resends."""
         self.strips = self.may_strip and trace.wire is not None
         """And this client does: its requests are recorded, or a bill has shown it."""
         tools = _tool_blocks(trace)
         self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
-        """The beginning that is not recorded: what is shared with other conversations, the rest."""
+        """The unrecorded beginning: the part shared with other conversations, and the rest."""
         if trace.system_tokens_unknown:
             group = trace.group or trace.id
             self.unrecorded = (
@@ -98,7 +98,7 @@ class TraceBlocks:
         """The position of the last block before the messages that other conversations may share."""
 
     def begins(self, call: TraceCall) -> tuple[Hashable, ...]:
-        """What the blocks before the messages depend on."""
+        """Key of the blocks before the messages."""
         unrecorded = self.unrecorded or ()
         return (min(call.messages, self.leading), *(block.identity for block in unrecorded))
 
@@ -129,7 +129,7 @@ class TraceBlocks:
         return any(self.messages[index].stripped is not None for index in dropped)
 
     def last_turn(self, call: TraceCall) -> int:
-        """The last user message that is not a tool result; 0 where there is none."""
+        """The last user message that is not a tool result; 0 without one."""
         index = bisect_left(self._user_turns, call.messages)
         return self._user_turns[index - 1] if index else 0
 
@@ -140,7 +140,7 @@ class TraceBlocks:
         return len(self._head) + message - self.leading
 
     def reply(self, call: TraceCall) -> list[TraceBlock]:
-        """The reply to a call, where the conversation goes on."""
+        """The reply to a call; empty for the last one."""
         behind = map(self.messages.__getitem__, range(call.messages, len(self.messages)))
         return list(takewhile(lambda block: block.from_model, behind))
 

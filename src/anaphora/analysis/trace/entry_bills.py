@@ -1,5 +1,5 @@
-"""What the bills of one provider entry have shown, over all of its models: which predictions of
-reads are right, how far those of bills are off, and how much clients leave out of a recording."""
+"""Facts from the bills of one provider entry, over all of its models: which predictions of reads
+are right, how far those of bills are off, and how much clients leave out of a recording."""
 
 from __future__ import annotations
 
@@ -7,15 +7,122 @@ import math
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import median_low
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.cache.read_history import BillErrors, BillRange, ReadHistory, Shortfall
+from anaphora.cache.read_history import (
+    CHAIN,
+    KEPT,
+    BillErrors,
+    BillRange,
+    ReadClass,
+    ReadHistory,
+    Shortfall,
+    read_class,
+)
 from anaphora.cache.simulator import Chance, Outcome
 from anaphora.catalog import CacheRules
 
 from .format import TraceUsage
-from .read_candidates import BEGINNING, LEFT, SIMULATED, CallSituation, ConversationReads
+
+CallKind: TypeAlias = Literal["first", "turn", "loop", "added", "again"]
+"""The first call of a conversation, one after a user's message, one after tool results, one after
+both, or one that sends the same messages once more."""
+
+#: The prediction of the simulator, by the rules.
+SIMULATED = "simulated"
+#: The entry of the previous call, in the steps that bills have shown.
+LEFT = "left"
+#: The read of the first call of the latest conversation.
+BEGINNING = "beginning"
+
+
+class CallSituation(NamedTuple):
+    """A call before its bill is known."""
+
+    kind: CallKind
+    model: str
+    agent: Hashable
+    """The beginning of its prompt, if that is recorded."""
+    idle: bool
+    """The entry of the previous call has expired, as far as known."""
+    lapsed: bool
+    """It has by the catalog, which may be a stand-in."""
+    marked: bool
+    """The entry of the previous call is at markers."""
+    hidden: bool | None
+    """The previous reply has hidden reasoning; None: not known."""
+
+
+class ConversationReads:
+    """Entries and reads of the earlier calls of one conversation, by their bills."""
+
+    def __init__(self) -> None:
+        self._usage: TraceUsage | None = None
+        """The last bill."""
+        self._left = self._left_before = self._kept = 0
+        """Entries of the last call and of the one before it; the last also by the catalog."""
+        self._turn: tuple[int, int] | None = None
+        """Entry and read of the last call outside of a tool loop."""
+        self._classes: dict[CallKind, ReadClass] = {}
+        """The class of the last read, by the kind of call."""
+
+    def candidates(
+        self,
+        call: CallSituation,
+        rules: CacheRules,
+        simulated: int,
+        beginning: int,
+        reply_end: int | None,
+    ) -> dict[str, int]:
+        """The tokens that each way predicts. `reply_end` is how far from the end of a reply reads
+        end, if bills have shown that."""
+        found = {SIMULATED: simulated, BEGINNING: beginning, "nothing": 0}
+        usage = self._usage
+        if usage is None:
+            return found
+        if call.marked and call.kind == "loop":
+            # Nothing is cached behind the last marker.
+            found[SIMULATED] = min(simulated, self._left)
+        found[LEFT], found[KEPT] = self._left, self._kept
+        found[CHAIN] = 0 if call.lapsed else self._kept
+        found["as before"] = usage.cache_read
+        found["older"] = self._left_before
+        output, reasoning = usage.output or 0, usage.reasoning or 0
+        for name, reply in (("reply", output), ("visible reply", output - reasoning)):
+            if call.marked and reply_end is None:
+                found[name] = self._left + reply
+            else:
+                found[name] = rules.whole_granules(usage.total + reply + (reply_end or 0))
+        if self._turn is not None:
+            found["turn"], found["as last turn"] = self._turn
+        return found
+
+    def situations(self, call: CallSituation) -> tuple[Hashable, ...]:
+        """The calls that this one is like, the closest first."""
+        kind, model, agent, idle, lapsed, _, hidden = call
+        if self._usage is None:
+            return (agent, model, kind), (model, kind), (kind,)
+        last, pause = self._classes.get(kind), (idle, lapsed)
+        return (
+            (agent, model, kind, pause, last, hidden),
+            (model, kind, pause, last),
+            (model, kind, pause),
+            (kind, pause, last),
+            (kind, pause),
+        )
+
+    def add(self, call: CallSituation, usage: TraceUsage, left: int, kept: int) -> None:
+        """The bill of the next call, and what it left in the cache by that; `kept`: by the
+        catalog."""
+        if self._usage is not None:
+            self._classes[call.kind] = read_class(usage.cache_read, self._kept)
+        self._usage, self._left_before = usage, self._left
+        self._left, self._kept = left, kept
+        if call.kind != "loop":
+            self._turn = left, usage.cache_read
+
 
 #: Chances of a call for a reason of its own.
 _OF_ONE_CALL = ("late_writes", "thinking_dropped")
@@ -24,7 +131,7 @@ _LATEST = 5
 
 
 class PredictedRead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is expected to read, and what that was chosen from."""
+    """The expected read of a call, and the candidates that it was chosen from."""
 
     call: CallSituation
     outcome: Outcome
@@ -41,8 +148,8 @@ class EntryBills:
         self._history = ReadHistory()
         self._errors = BillErrors()
         self._beginnings: dict[tuple[bool, str | None], int] = {}
-        """What the first call of the latest conversation read, by whether it was idle and by model;
-        None: of any."""
+        """Reads of the first call of the latest conversation, by whether it was idle and by model;
+        None: any model."""
         self._last: float | None = None
         self._unrecorded: deque[float] = deque(maxlen=_LATEST)
 
@@ -127,8 +234,8 @@ class EntryBills:
 def _default(
     call: CallSituation, rules: CacheRules, candidates: Mapping[str, int], *, recorded: bool
 ) -> str:
-    """The prediction before any bill: by the rules, where they have a source. What the previous
-    call left is known to the token; that its reply is read too must be shown by bills, where it is
+    """The prediction before any bill: by the rules, if they have a source. What the previous
+    call left is known to the token; that its reply is read too must be shown by bills, if it is
     not known whether reasoning was hidden. A beginning that is not recorded may be kept alive by
     others."""
     if call.kind == "first" or call.idle:

@@ -78,7 +78,7 @@ BLOCK_KINDS = {
 
 
 class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was billed. `input` was neither read nor written."""
+    """A bill. `input` was neither read nor written."""
 
     input: Count = 0
     cache_read: Count = 0
@@ -103,7 +103,7 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cached(self) -> int:
-        """What the cache held after the call."""
+        """Tokens in the cache after the call."""
         return self.cache_read + self.written
 
     @property
@@ -127,13 +127,13 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     t_end: float | None = None
     dur: float | None = None
     t_first: float | None = None
-    """When its response began, where that was recorded."""
+    """When its response began, if recorded."""
     usage: TraceUsage | None = None
     usage_unreliable: bool | str | None = None
     """The bill is not to be trusted, or why. It is removed: nothing is learned from it, and nothing
     is compared with it."""
     breakpoints: tuple[Breakpoint, ...] | None = None
-    """None where they were not recorded."""
+    """None if they were not recorded."""
     explicit: bool = False
     """The request forbids the provider to place a breakpoint of its own."""
     note: str | None = None
@@ -146,7 +146,7 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     gap_unknown: bool = False
     """The time since the call before is not known: the clock stepped back in between."""
     place: str | None = None
-    """Its file and line, where a call has one of its own."""
+    """Its file and line, if a call has one of its own."""
 
     def __post_init__(self) -> None:
         for written in self.breakpoints or ():
@@ -180,7 +180,7 @@ class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[Any] | None = None
     tool_call_id: str | None = None
     size: Size | None = None
-    """Its size in the request, where that is known."""
+    """Its size in the request, if known."""
 
     @property
     def block_types(self) -> list[Any]:
@@ -201,14 +201,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[TraceMessage, ...]
     tools: list[Any] | None = None
     tools_sizes: tuple[Size, ...] | None = None
-    """The size of each tool in the request, where that is known."""
+    """The size of each tool in the request, if known."""
     group: str | None = None
     """Conversations of one run."""
     account: str | None = None
     """The key or account that paid: conversations of one account share a cache."""
     source: str = ""
     wire: str | None = None
-    """The protocol, where known: some providers cache differently on another."""
+    """The protocol, if known: some providers cache differently on another."""
     note: str | None = None
     system_tokens_unknown: bool = False
     """The system prompt and tools are not recorded; only their effect on the counts is."""
@@ -304,7 +304,7 @@ class RecordedParams:
     """The model and thinking level of a conversation's calls, from the notes of the recording.
 
     A note is a list of words separated by semicolons. `model_change:…` and
-    `thinking_level_change:…` are what was chosen since the previous call; the last one counts. The
+    `thinking_level_change:…` are choices since the previous call; the last one counts. The
     level before the first note is unknown: thinking was off when no reply so far shows any. A
     level chosen between tool results applies from the next user turn on.
     """

@@ -1,11 +1,11 @@
-"""What readers of logs share: lines with their places, problems with what was read, and checks of a
-conversation that was found."""
+"""Shared by readers of logs: lines with their places, problems in the input, and checks of the
+conversations that were found."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from anaphora.wording import counted
 
 from .format import Breakpoint, Trace, TraceCall, recorded_marker
 
-#: The messages in all branches of a session that are read: so many, and so often all of its own.
+#: The most messages to read in all branches of a session, besides this many times its messages.
 _BRANCH_MESSAGES, _BRANCHES = 100_000, 20
 #: Values inside each other that can be written wherever they can be read.
 _MOST_NESTED = 50
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
     key: bytes
     untimed: bytes = b""
-    """The same without its time, where files that copy it change the time."""
+    """The same without its time, if files that copy it change the time."""
     copied: bool = False
     """The file says that it begins with another session: `untimed` is enough."""
 
@@ -50,8 +50,8 @@ class FoundTrace(NamedTuple):
     """The first time in the file."""
 
 
-#: Invalid input that is left out; a conversation that cannot be played as it is; valid input
-#: without a bill to compare with; something to know about what was read.
+#: Invalid input that is left out; a conversation that cannot be played; valid input
+#: without a bill to compare with; a note about the input.
 ProblemKind: TypeAlias = Literal["skipped", "rejected", "not_compared", "notice"]
 
 
@@ -72,6 +72,16 @@ class Problem(NamedTuple):
 TraceEntry: TypeAlias = FoundTrace | Problem
 
 
+class Leaf(Protocol):
+    """The last message of a branch."""
+
+    depth: int
+    """The messages up to here."""
+
+
+L = TypeVar("L", bound=Leaf)
+
+
 class BranchBudget:
     """How many branches of a session are read. Each is a conversation with all its messages from
     the beginning on, so a file with a branch at each message would grow with the square of its
@@ -82,15 +92,21 @@ class BranchBudget:
         self._left_out = 0
 
     def add(self, messages: int) -> None:
-        """The session has so many messages more."""
+        """The session has that many more messages."""
         self._left += _BRANCHES * messages
 
     def take(self, messages: int) -> bool:
-        """Whether a branch of so many messages is read."""
+        """Whether a branch of that many messages is read."""
         taken = messages <= self._left
         self._left -= messages if taken else 0
         self._left_out += not taken
         return taken
+
+    def kept(self, leaves: list[L]) -> list[L]:
+        """The leaves whose branches are read: the longest are taken first."""
+        longest = sorted(leaves, key=lambda leaf: -leaf.depth)
+        kept = {id(leaf) for leaf in longest if self.take(leaf.depth)}
+        return [leaf for leaf in leaves if id(leaf) in kept]
 
     def problems(self, file: str) -> Iterator[Problem]:
         if self._left_out:
@@ -152,7 +168,7 @@ def count(usage: dict[str, Any], name: str) -> int:
 
 
 def reported_count(usage: dict[str, Any], name: str) -> int | None:
-    """A number of tokens; None where it is missing."""
+    """A number of tokens; None if it is missing."""
     value = usage.get(name)
     if value is None:
         return None
@@ -164,7 +180,7 @@ def reported_count(usage: dict[str, Any], name: str) -> int | None:
 
 
 def checked(found: FoundTrace) -> Iterator[TraceEntry]:
-    """The conversation, and what is wrong with its calls. A marker on something that was not sent
+    """The conversation, and problems of its calls. A marker on something that was not sent
     is left out."""
     calls: list[TraceCall] = []
     unreliable: dict[str, list[int]] = {}
@@ -197,7 +213,7 @@ def _named_calls(indexes: list[int]) -> str:
 
 
 class _Clock:
-    """The times of a conversation's calls. Where the clock stepped back, the time since the call
+    """The times of a conversation's calls. If the clock stepped back, the time since the call
     before is unknown; that call and all after it are moved by the step, so that the times between
     them stay what they are."""
 
@@ -280,12 +296,17 @@ class LineOrder(Generic[T]):
                 ready += reversed(children)
         return read
 
+    def problems(self, file: str) -> Iterator[Problem]:
+        if self.moved:
+            lines = f"{counted(self.moved, 'line')} before the one that comes first"
+            yield Problem(file, f"{lines}: put in order", "notice")
+
     def rest(self) -> Iterator[T]:
         """The lines whose parents are missing, and those behind them."""
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             ids = {id for lines in waiting.values() for _, id, _ in lines}
-            # Lines that are each other's parents come as they are.
+            # Lines that are each other's parents keep their order.
             self._known |= waiting.keys() - ids or waiting.keys()
             again = [(line, parent) for parent, lines in waiting.items() for line in lines]
             for line, parent in sorted(again, key=lambda pair: pair[0][0]):

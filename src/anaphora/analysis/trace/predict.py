@@ -1,7 +1,7 @@
 """Compare simulated calls with real bills, one call after the other.
 
 A prediction uses only the calls before it and their bills. The baseline is the simplest prediction:
-a call reads what the previous call of the conversation left in the cache.
+a call reads the entry of the previous call of the conversation.
 """
 
 from __future__ import annotations
@@ -10,98 +10,28 @@ import math
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from anaphora.cache.learned_steps import LearnedSteps
-from anaphora.cache.read_history import BillRange, ReadClass, read_class
 from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
-from anaphora.catalog import CacheRules
 from anaphora.catalog.names import GATEWAYS
 
 from .account import Account
 from .blocks import KnownBlocks
-from .differences import why_different
-from .entry_bills import EntryBills, PredictedRead
-from .format import Trace, TraceCall, TraceUsage
-from .prompts import is_marked, left_by
-from .read_candidates import CallSituation
-from .replay import Replay, in_order
-
-
-class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: what was predicted and what was billed."""
-
-    trace: str
-    call: int
-    provider: str
-    model: str
-    recorded_model: str = ""
-    """The model that was called, even when the call is replayed elsewhere."""
-    wire: str | None = None
-    at: float | None
-    gap: float | None
-    """Seconds since the previous call of the conversation began."""
-    in_loop: bool
-    """Only tool results since the previous call."""
-    outcome: Outcome
-    chances: tuple[Chance, ...] = ()
-    """The other outcomes that it may have had, and how often."""
-    billed: TraceUsage | None
-    """The original bill, even when the call is replayed elsewhere."""
-    baseline: int | None
-    """What the previous call left in the cache: what it read and wrote at markers, or else all of
-    its prompt in granules. None for a first call, and when it left nothing."""
-    lapsed: Outcome | None = None
-    """The outcome if entries expire as the rules say, where that is a stand-in and bills have not
-    shown it; None where it is the same."""
-    previous: int | None = None
-    """The tokens of the previous billed prompt of the conversation."""
-    older: bool = False
-    """What was read is what some earlier call of the conversation had left."""
-    ends_only: bool = False
-    """Its start is not recorded."""
-    implicit: bool = False
-    rules: CacheRules | None = None
-    """Those that it was predicted by."""
-    granule: int = 1
-    bill_range: BillRange | None = None
-    """The range of the cost of its input, in input tokens, that nine in ten are inside of."""
-    delay: float = 0.0
-    """Seconds in which a write may not be visible yet."""
-
-    @property
-    def exact(self) -> bool:
-        return self.billed is not None and self.outcome.read == self.billed.cache_read
-
-    @property
-    def expected(self) -> ReadClass | None:
-        return self._class(self.outcome.read)
-
-    @property
-    def happened(self) -> ReadClass | None:
-        return None if self.billed is None else self._class(self.billed.cache_read)
-
-    @property
-    def baseline_class(self) -> ReadClass | None:
-        return None if self.baseline is None else self._class(self.baseline)
-
-    @property
-    def is_pair(self) -> bool:
-        """Whether there is a bill, and one before it that left something to read."""
-        return self.billed is not None and self.baseline is not None
-
-    @property
-    def cause(self) -> str | None:
-        """The most likely cause of a difference, from what the recording shows; None when there is
-        no difference or no bill."""
-        return why_different(self)
-
-    def _class(self, read: int) -> ReadClass | None:
-        return None if self.baseline is None else read_class(read, self.baseline)
+from .entry_bills import CallSituation, EntryBills, PredictedRead
+from .format import Trace, TraceCall
+from .learning import (
+    changed_at,
+    learn_bill,
+    learn_early,
+    learn_lifetime,
+    move_to_other_model,
+    other_outcomes,
+)
+from .predicted import Predicted
+from .replay import Replay, in_order, is_marked, left_by
 
 
 class _PlayedCall(NamedTuple):
-    """A call that is played: when, where, and what it sends."""
+    """A call that is played."""
 
     at: float
     entry: EntryBills
@@ -168,9 +98,9 @@ class Predictor:
         account, simulator, prompt = played.account, played.simulator, played.prompt
         outcomes = self._outcomes(simulator, account, prompt, at, played.idle)
         outcome, lapsed, _ = outcomes
-        chances = replay.chances(call, prompt, account, simulator, at)
+        chances = other_outcomes(replay, call, prompt, account, simulator, at)
         if account.lifetime is not None and self._elsewhere is None:
-            # What a call leaves is kept as long as the account's bills show.
+            # Entries are kept as long as the account's bills show.
             simulator.lifetime = account.lifetime.seconds
         older = call.usage is not None and call.usage.cache_read in replay.left
         predicted = None
@@ -209,14 +139,14 @@ class Predictor:
         return result
 
     def _begin(self, replay: Replay, index: int, at: float) -> _PlayedCall:
-        """What a call sends, by the bills before it."""
+        """The prompt of a call, by the bills before it."""
         trace, call, before = replay.trace, replay.trace.calls[index], replay.before
         entry = self._entries.setdefault((trace.account, replay.provider), EntryBills())
         account = self._account(replay, entry)
         if index == 0:
             replay.begin(account)
         if self._elsewhere is not None and call.usage is not None:
-            replay.move(call, call.usage, account, first=before is None)
+            move_to_other_model(replay, call, call.usage, account, first=before is None)
         in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         if self._elsewhere is None:
@@ -245,7 +175,7 @@ class Predictor:
         chances: tuple[Chance, ...],
     ) -> PredictedRead:
         """The prediction that the bills of the entry bear out; `outcome` is that of the rules."""
-        early = replay.changed_at(played.account, in_loop=played.in_loop)
+        early = changed_at(replay, played.account, in_loop=played.in_loop)
         if early is not None:
             outcome = outcome.reading(min(early, outcome.read))
         return played.entry.predict(
@@ -270,10 +200,10 @@ class Predictor:
         billed, (outcome, _, alive) = call.usage, outcomes
         if billed is not None and len(prompt) and self._elsewhere is None:
             if played.idle is not None:
-                replay.learn_lifetime(billed.cache_read, prompt, alive, account, played.idle)
+                learn_lifetime(replay, billed.cache_read, prompt, alive, account, played.idle)
             in_loop = played.in_loop
-            replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
-            replay.learn(call, billed, (prompt, outcome), account)
+            learn_early(replay, billed.cache_read, outcome.read, account, in_loop=in_loop)
+            learn_bill(replay, call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, played.params, account)
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
@@ -310,9 +240,8 @@ class Predictor:
         at: float,
         idle: float | None,
     ) -> tuple[Outcome, Outcome | None, Outcome]:
-        """The outcome, where entries live as long as the account's bills show; if they live as long
-        as the rules say, where that is shorter; and if they live for ever. The simulator's lifetime
-        is then the one of the first."""
+        """The outcome with the lifetime that the account's bills show; with that of the rules, if
+        it is shorter; and with an endless one. Leaves the first lifetime in the simulator."""
         lifetime = account.lifetime
         if lifetime is None or self._elsewhere is not None:
             outcome = simulator.predict(prompt, at=at)
@@ -325,7 +254,7 @@ class Predictor:
         if idle is not None and idle > seconds:
             simulator.lifetime = math.inf
             alive = simulator.predict(prompt, at=at)
-        # A new conversation may have another beginning too: it reads what is known to be there.
+        # A new conversation may have another beginning: it only reads entries that are known.
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome

@@ -1,31 +1,247 @@
-"""A recorded conversation call by call, and what its bills have shown so far."""
+"""The calls of a trace as a cache sees them.
+
+Unrecorded parts are assumed: system prompt and tools as two blocks at the beginning, one
+that other conversations share and one that they do not; markers behind the first and at the end.
+Token counts are exact if an earlier bill gives them, and estimated in between.
+"""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 
-from anaphora.cache.simulator import Chance, Outcome, Simulator, TokenRuns
+from anaphora import catalog
+from anaphora.cache.learned_steps import LearnedSteps
+from anaphora.cache.sent_call import ttl_seconds
+from anaphora.cache.simulator import Mark, Simulator, TokenRuns
+from anaphora.catalog import CacheRules
+from anaphora.errors import InvalidRequest
 from anaphora.rendered.media import Size
-from anaphora.tokens import bytes_in, tokens_in
+from anaphora.values import TTL_SECONDS, Ttl
 
-from .account import Account, TextBytes
-from .blocks import TraceBlock
-from .format import TraceCall, TraceUsage
-from .prompts import SentPrompts
+from .account import Account, Beginning
+from .blocks import KnownBlocks, TraceBlocks
+from .entry_bills import CallKind, CallSituation, ConversationReads
+from .format import RecordedParams, Trace, TraceCall
+from .sent_blocks import SentBlocks
 
-#: The tokens of a reply that is sent back are those of its output when they fit its text by this
-#: factor; otherwise a part of it was not sent, or its output is not the whole count.
-_FITS = 1.7
-#: A read is of the entry that was expected when their lengths differ by no more than this share.
-_SAME_ENTRY = 0.25
-#: An estimate up to this factor above the minimum may in truth be below it.
-_NEAR_MINIMUM = 1.5
-#: Tokens of framing that the bytes do not show.
-_FRAMING = 64
-#: The reasons of spans that were found in the cache.
-_FOUND = ("found", "not_whole_granule", "below_minimum")
+#: The least time between a call and the next that sends its reply back.
+_LEAST_GAP = 0.001
+#: The assumed time between two calls if no clock is recorded.
+_GAP = 1.0
+
+
+class Replay:
+    """A recorded conversation call by call: the prompts that its calls send, by what its bills
+    have shown so far (`learning.py`)."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        elsewhere: tuple[str, str] | None = None,
+        known: KnownBlocks | None = None,
+    ) -> None:
+        """`elsewhere` is another provider and model to replay it on; `known` are blocks of other
+        conversations."""
+        self.trace = trace
+        home = catalog.provider_named(trace.provider) or trace.provider
+        self.provider, self.model = elsewhere or (home, trace.model)
+        self.called_model, self.recorded_model = self.model, trace.model
+        """The model of the last call here, and in the recording."""
+        self.wire = trace.wire if elsewhere is None else None
+        self._moved = elsewhere is not None
+        try:
+            profile = catalog.profile(self.provider, self.model)
+        except InvalidRequest as problem:
+            raise problem.within(f"{trace.id}.provider") from None
+        self.row = self.rules = catalog.rules(self.provider, self.model, self.wire)
+        """The catalog's rules of the model that is called, and those that the conversation began
+        with: others, if earlier bills contradict the catalog."""
+        self._begun: dict[str, CacheRules] = {}
+        self._known = known
+        self._profile = profile
+        per_token = home_per_token = profile.bytes_per_token.value
+        if self._moved and home in catalog.shipped().providers:
+            home_per_token = catalog.profile(home, trace.model).bytes_per_token.value
+        self.per_token = per_token, home_per_token
+        """Bytes per token of the model, and of the one that was billed."""
+        self.begun: Beginning | None = None
+        """The beginning that is not recorded, from the first call on."""
+        self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
+        """The TTLs of assumed markers, by the bills: before the messages, and behind the last."""
+        self.before: TraceCall | None = None
+        """The last call with a bill."""
+        self._params = RecordedParams(trace)
+        self.sent_blocks: dict[bool, SentBlocks] = {}
+        """The last call's blocks: with and without earlier thinking."""
+        self.left: set[int] = set()
+        """Tokens that each earlier call left in the cache."""
+        self.after_mark = 0
+        """Blocks behind the last marker, if none are recorded, by the last bill."""
+        self.early: dict[bool, int] = {}
+        """Reads of the last call inside a tool loop and outside, if less than expected."""
+        self.reads = ConversationReads()
+        self._times: list[float] = []
+        """When each call started, as last computed."""
+
+    @cached_property
+    def blocks(self) -> TraceBlocks:
+        return TraceBlocks(self.trace, self._profile, self.rules, self._known)
+
+    def release(self) -> None:
+        """Frees the blocks, after the last call: a session may have many branches."""
+        del self.blocks
+        self.sent_blocks.clear()
+
+    def times(self, after: float) -> list[float]:
+        """When each call started, or ended if the start is unknown; without any clock, `after`
+        the conversation before it in the file. A call follows the one whose reply it sends back,
+        whatever the clock says."""
+        clock = ((n, call.at) for n, call in enumerate(self.trace.calls) if call.at is not None)
+        before, first = next(clock, (0, after + _GAP))
+        times = self._times = []
+        for call in self.trace.calls:
+            at = call.at
+            if times:
+                at = max(times[-1] + _LEAST_GAP, times[-1] + _GAP if at is None else at)
+            elif at is None:
+                at = first - _GAP * before
+            times.append(at)
+        return times
+
+    def answered(self, index: int) -> tuple[float | None, float | None]:
+        """When the response to a call began and ended, as far as known. The conversation's next
+        call was sent after both."""
+        call, times = self.trace.calls[index], self._times
+        before = times[index + 1] - _LEAST_GAP if index + 1 < len(times) else math.inf
+        moments = (
+            None if moment is None else max(times[index], min(moment, before))
+            for moment in (call.t_first, call.ended)
+        )
+        began, ended = moments
+        return began, ended
+
+    def begin(self, account: Account) -> None:
+        """At its first call, a conversation is assumed to begin as others of the account did."""
+        self.ttls = account.ttls
+        if self.trace.group in account.early_reads.latest:
+            self.early[False] = account.early_reads.latest[self.trace.group]
+        if self.blocks.unrecorded is not None:
+            messages = self.blocks.messages
+            first = messages[0].identity if messages else self.trace.id
+            begun = account.leads.begin(self.trace.group or self.trace.id, first)
+            self.set_beginning(begun, begun.lead.total)
+
+    def set_beginning(self, begun: Beginning, unrecorded: int) -> None:
+        assert self.blocks.unrecorded is not None
+        self.begun, lead = begun, begun.lead
+        tokens = lead.total if lead.shared is None else lead.shared
+        shared, rest = self.blocks.unrecorded
+        shared.identity, shared.size = lead, Size(0, tokens)
+        rest.identity, rest.size = begun.rest, Size(0, max(0, unrecorded - tokens))
+
+    def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
+        """The parameters of a call that its cache depends on. From here on the rules are those of
+        the model that it went to."""
+        params = self._params.after(call, in_loop=in_loop)
+        self.recorded_model = self._params.model
+        if not self._moved:
+            self.called_model = self.recorded_model
+            self.row = catalog.rules(self.provider, self.called_model, self.wire)
+            self.rules = self._begun.get(self.row.model, self.row)
+        return {**params, "model": self.rules.model.encode()}
+
+    def situation(
+        self,
+        call: TraceCall,
+        prompt: TokenRuns,
+        simulator: Simulator,
+        idle: float | None,
+        *,
+        in_loop: bool,
+    ) -> CallSituation:
+        """`idle`: seconds since the previous call began; for a first one, that of others."""
+        before = self.before
+        kind: CallKind = "loop" if in_loop else "turn"
+        if before is None:
+            kind = "first"
+        elif before.messages == call.messages:
+            kind = "again"
+        elif not in_loop and self.blocks.calls_tools(before):
+            kind = "added"
+        marked = is_marked(call if before is None else before, self.rules)
+        lifetime = TTL_SECONDS[self.ttls[before is not None]] if marked else simulator.lifetime
+        stated = lifetime if marked else ttl_seconds(self.row)
+        recorded = self.begun is None and prompt.leading >= 0
+        usage = None if before is None else before.usage
+        reasoning = None if usage is None else usage.reasoning
+        return CallSituation(
+            kind=kind,
+            model=self.called_model,
+            agent=prompt.key(prompt.leading) if recorded else None,
+            idle=idle is not None and idle > (lifetime or 0.0),
+            lapsed=idle is not None and idle > (stated or 0.0),
+            marked=marked,
+            hidden=None if reasoning is None else reasoning > 0,
+        )
+
+    def use_learned(self, steps: LearnedSteps, host: Hashable) -> None:
+        """From here on the rules of a model that is called for the first time are those of earlier
+        bills, if these contradict the catalog."""
+        if self.row.model not in self._begun:
+            self._begun[self.row.model] = steps.begin(host, self.row)
+        self.rules = self._begun[self.row.model]
+
+    def sent(self, call: TraceCall) -> SentBlocks:
+        """The blocks of a call. Valid until the next call of this method."""
+        strips = self.blocks.strips
+        sent = self.sent_blocks.get(strips)
+        if sent is None:
+            sent = self.sent_blocks[strips] = SentBlocks(self.blocks, strips=strips)
+        sent.send(call)
+        return sent
+
+    def counted(self, call: TraceCall, account: Account) -> SentBlocks:
+        """The blocks of a call, with their tokens by the bills so far."""
+        sent = self.sent(call)
+        sent.count(account.lengths(self.trace.group), account.scale.per_token)
+        return sent
+
+    def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> TokenRuns:
+        """If no markers are recorded, one is assumed behind the last message, and one before the
+        messages; on a beginning that is not recorded once a bill has shown it."""
+        rules = self.rules
+        if self.begun is not None and self.begun.lead.shared is not None:
+            key = self.sent(call).key(self.blocks.lead)
+            account.lengths(self.trace.group)[key] = self.begun.lead.shared
+        sent = self.counted(call, account)
+        marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
+        return sent.prompt(
+            markers=self._markers(call, sent) if marked else (),
+            automatic=_automatic(call, rules),
+            cache_params=params,
+        )
+
+    def _markers(self, call: TraceCall, sent: SentBlocks) -> tuple[Mark, ...]:
+        rules = self.rules
+        marks: dict[int, Ttl | None] = {}
+        tools = sent.tools
+        for where, ttl, tool in call.markers:
+            if where == "tools":
+                # Tools that are not recorded are part of the block at the beginning.
+                marks[tools[-1 if tool is None else tool] if tools else 0] = ttl
+            elif isinstance(where, int) and where < call.messages:
+                marks[self.blocks.position(where)] = ttl
+        if call.breakpoints is None:
+            begun = None if self._moved else self.begun
+            unseen = begun is not None and begun.lead.shared is None
+            places = -1 if unseen else self.blocks.lead, len(sent) - 1 - self.after_mark
+            assumed = zip(places, self.ttls, strict=True)
+            marks |= {position: ttl for position, ttl in assumed if position >= 0}
+        return tuple(
+            Mark(position, _lifetime(marks[position], rules)) for position in sorted(marks)
+        )
 
 
 def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]:
@@ -42,253 +258,38 @@ def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]
     yield from sorted(moments)
 
 
-class Replay(SentPrompts):
-    """Learns from the bill of each call before the call is added to the cache."""
-
-    def move(self, call: TraceCall, billed: TraceUsage, account: Account, *, first: bool) -> None:
-        """The bill tells how long the prompt is, in another model's tokens."""
-        per_token, billed_per_token = self.per_token
-        total = tokens_in(bytes_in(billed.total, billed_per_token), per_token)
-        if self.begun is not None and first:
-            unrecorded = max(0, total - self._counted(call, account).recorded_tokens)
-            if self.begun.lead.shared is None:
-                self.begun.lead.total = self.begun.lead.shared = unrecorded
-            self._set_beginning(self.begun, unrecorded)
-        sent = self.sent(call)
-        if len(sent):
-            account.lengths(self.trace.group)[sent.key(len(sent) - 1)] = total
-
-    def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
-        """Where a call's beginning is likely to differ from the last one, by the last such call of
-        the conversation; None where it is not."""
-        return self._early.get(in_loop) if account.early_reads.repeat else None
-
-    def chances(
-        self, call: TraceCall, prompt: TokenRuns, account: Account, simulator: Simulator, at: float
-    ) -> tuple[Chance, ...]:
-        """The other outcomes that a call may have, and how often."""
-        chances = simulator.chances(prompt, at=at)
-        figure, blocks = self.rules.thinking_dropped, self.blocks
-        if figure is None or not self._may_drop_thinking(call):
-            return chances
-        blocks.strips = True
-        params = {**prompt.cache_params}
-        outcome = simulator.predict(self.prompt(call, params, account), at=at)
-        blocks.strips = False
-        return (*chances, Chance(figure.value, "thinking_dropped", outcome))
-
-    def _may_drop_thinking(self, call: TraceCall) -> bool:
-        """Whether thinking is dropped at this call if the client resends it, which is unknown."""
-        before, blocks = self.before, self.blocks
-        unknown = blocks.may_strip and not blocks.strips
-        return unknown and before is not None and blocks.drops_thinking(before, call)
-
-    def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
-        """At each user turn after thinking: a read of the beginning alone shows that it was
-        dropped, and so resent; a read of all, that it was not."""
-        before, blocks = self.before, self.blocks
-        if before is None or before.usage is None or not blocks.may_strip:
-            return
-        if blocks.drops_thinking(before, call):
-            blocks.strips = 0 < billed.cache_read < before.usage.cached
-
-    def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
-        """Learns whether reads end early at the same place again; `expected` is without that."""
-        slack = max(self.rules.granule_tokens.value, _FRAMING)
-        before, early = self._early.pop(in_loop, None), read + slack < expected
-        if before is not None and before + slack < expected:
-            account.early_reads.learn(repeated=early and abs(read - before) <= slack)
-        if early:
-            self._early[in_loop] = read
-        if not in_loop and expected > slack and self.trace.group is not None:
-            account.early_reads.latest.pop(self.trace.group, None)
-            account.early_reads.latest |= {self.trace.group: read} if early else {}
-
-    def learn_lifetime(
-        self, read: int, prompt: TokenRuns, alive: Outcome, account: Account, idle: float
-    ) -> None:
-        """Learns whether what the last call left could still be read; `alive` is the outcome if it
-        could. Others may have used the beginning since, so that a read of no more says nothing."""
-        if account.lifetime is not None:
-            beginning = 0
-            if idle > account.lifetime.stated:
-                beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
-            if read > beginning:
-                account.lifetime.learn(idle, found=True)
-            elif alive.read > beginning:
-                account.lifetime.learn(idle, found=False)
-
-    def learn(
-        self,
-        call: TraceCall,
-        billed: TraceUsage,
-        expected: tuple[TokenRuns, Outcome],
-        account: Account,
-    ) -> None:
-        """Learns from the bill of a call: before the call is added to the cache, so that what it
-        leaves there is as long as the bill says."""
-        prompt, outcome = expected
-        found = _found(prompt, outcome)
-        self._learn_stripping(call, billed)
-        self._learn_growth(call, billed, account)
-        self._learn_beginning(call, billed, outcome.read, account)
-        lengths, sent = account.lengths(self.trace.group), self.sent(call)
-        self.left.add(billed.cached)
-        end = len(sent) - 1
-        lengths[sent.key(end)] = billed.total
-        if billed.cached and (prompt.markers or prompt.automatic):
-            last = end
-            if prompt.automatic is None:
-                last = prompt.markers[-1].chunk
-                if call.breakpoints is None:
-                    last = self._learn_end(call, billed, account)
-            lengths[sent.key(last)] = billed.cached
-            if call.breakpoints and prompt.automatic is None:
-                self._learn_longer(call, billed, prompt, account)
-        self._learn_found(call, billed.cache_read, prompt, found, account)
-        reply = self.blocks.reply(call)
-        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
-            # The reply is cached with the reasoning in it.
-            key = sent.key(end)
-            for block in reply:
-                key = hash((key, block.identity))
-            lengths[key] = billed.total + billed.output + (account.reply_ends.usual or 0)
-        self._size_reply(call, reply, billed, account)
-        if self.before is None:
-            # About how long the beginning of other conversations is.
-            for key, tokens in self._counted(call, account).all_tokens():
-                lengths.fit(key, tokens)
-
-    def _learn_longer(
-        self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
-    ) -> None:
-        """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
-        written with that TTL. Where nothing was, though it is about as long as the minimum, it is
-        shorter than that."""
-        end, ttl = prompt.markers[-1], billed.by_ttl
-        longer = [mark for mark in prompt.markers if mark.ttl != end.ttl]
-        if not longer or not ttl.get(end.ttl):
-            return
-        at, written = longer[-1].chunk, ttl.get(longer[-1].ttl)
-        sent, least = self._counted(call, account), self.rules.minimum_tokens.value
-        if written:
-            account.lengths(self.trace.group)[sent.key(at)] = billed.cache_read + written
-        elif not billed.cache_read and least <= sent.tokens(at) < _NEAR_MINIMUM * least:
-            account.lengths(self.trace.group)[sent.key(at)] = least - 1
-
-    def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
-        """Learns where the last marker of a call is, where none are recorded: at the last block,
-        unless more is uncached than that leaves; then where what was cached may end."""
-        sent = self._counted(call, account)
-        self._after_mark, end = 0, len(sent) - 1
-        if billed.input > _FRAMING:
-            near = sent.nearest(billed.cached)
-            self._after_mark = end - max(near, self.blocks.lead)
-            if near <= self.blocks.lead + 1 and self.begun is not None:
-                self._after_mark = end - self.blocks.lead
-                self.begun.lead.shared = billed.cached
-        return end - self._after_mark
-
-    def _learn_growth(self, call: TraceCall, billed: TraceUsage, account: Account) -> None:
-        before = self.before
-        if before is None or before.usage is None or before.messages >= call.messages:
-            return
-        text, other = TextBytes(), 0
-        for block in self.blocks.messages[before.messages : call.messages]:
-            text, other = text.plus(block.kind, block.size.text), other + block.size.other
-        account.scale.learn(text, billed.total - before.usage.total - other)
-        if self.rules.granule_tokens.value == 1 and before.usage.output is not None:
-            end = before.usage.total + before.usage.output
-            account.reply_ends.learn(billed.cache_read - end)
-
-    def _learn_found(
-        self,
-        call: TraceCall,
-        read: int,
-        prompt: TokenRuns,
-        found: tuple[int, int, int],
-        account: Account,
-    ) -> None:
-        """Learns the length of the prefix that was read, where only an estimate was known: of the
-        one that was expected, or else of the marked one with about that length."""
-        if not read:
-            return
-        sent, (end, last, beyond) = self._counted(call, account), found
-        marked = [mark.chunk for mark in prompt.markers[:-1]]
-        near = [
-            at
-            for at in (([last] if last >= 0 else []) if end else marked)
-            if abs(sent.tokens(at) + beyond - read) <= _SAME_ENTRY * read
-        ]
-        if not near:
-            return
-        position = min(near, key=lambda at: abs(sent.tokens(at) - read))
-        if sent.key(position) not in account.lengths(self.trace.group):
-            most = read + self.rules.granule_tokens.value - 1
-            account.lengths(self.trace.group)[sent.key(position)] = (
-                min(max(sent.tokens(position) + beyond, read), most) - beyond
-            )
-
-    def _learn_beginning(
-        self, call: TraceCall, billed: TraceUsage, expected: int, account: Account
-    ) -> None:
-        begun, first = self.begun, self.before is None
-        lead = self._learn_ttls(billed, account)
-        if begun is None:
-            return
-        read = billed.cache_read
-        if first:
-            account.leads.miss(begun, expected=expected > 0, read=read > 0)
-        if not first and (expected or not read):
-            return
-        recorded = self._counted(call, account).recorded_tokens
-        unrecorded = max(0, billed.total - recorded)
-        if read == expected or read > unrecorded + _SAME_ENTRY * recorded + _FRAMING:
-            read = 0  # as expected, or into the messages
-        if not read and first and lead is not None:
-            read = lead
-        may_be_cut = not account.has_markers
-        account.leads.learn(begun, read, unrecorded, may_be_cut=may_be_cut)
-        self._set_beginning(begun, unrecorded)
-
-    def _learn_ttls(self, billed: TraceUsage, account: Account) -> int | None:
-        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
-        5m-write C-B"), gives the position of the first."""
-        position = None
-        if not billed.cache_write_1h:
-            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
-        elif not billed.cache_write_5m:
-            self.ttls = ("1h", "1h")
-        else:
-            self.ttls = ("1h", "5m")
-            position = billed.cache_read + billed.cache_write_1h
-        account.ttls = self.ttls
-        return position
-
-    def _size_reply(
-        self, call: TraceCall, reply: list[TraceBlock], billed: TraceUsage, account: Account
-    ) -> None:
-        """The output tokens of a reply are those that it has when it is sent back, where they fit
-        its text. Hidden reasoning is sent back at some providers only."""
-        estimates = [
-            math.ceil(account.scale.tokens(TextBytes().plus(block.kind, block.size.text)))
-            + block.size.other
-            for block in reply
-        ]
-        estimated, output = sum(estimates), billed.output or 0
-        least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
-        fitting = (output, output - (billed.reasoning or 0))
-        tokens = next((count for count in fitting if count and least < count < most), None)
-        if tokens is not None:
-            for block, share in zip(reply, estimates, strict=True):
-                block.size = Size(0, round(tokens * share / max(1, estimated)))
-            for sent in self._sent.values():
-                sent.resize(call.messages)
+def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
+    """The TTL of the marker that the provider places: at every call, or if the request wants
+    one."""
+    if call.explicit:
+        return None
+    where = rules.automatic_breakpoint.value
+    recorded = [marker.ttl for marker in call.markers if marker.where == "automatic"]
+    if where == "last_message" and rules.default_ttl is not None:
+        return _lifetime(recorded[0] if recorded else None, rules)
+    return _lifetime(recorded[0], rules) if recorded and where == "last_block" else None
 
 
-def _found(prompt: TokenRuns, outcome: Outcome) -> tuple[int, int, int]:
-    """The tokens of a prompt that were expected to be found in the cache, the last block that was,
-    and the tokens behind it."""
-    end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
-    last = bisect_right(range(len(prompt)), end, key=prompt.tokens) - 1
-    return end, last, end - prompt.tokens(last)
+def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
+    """A call may be replayed at another provider: a TTL that it does not have is its default."""
+    known = rules.ttls.value
+    if ttl is not None and ttl in known:
+        return ttl
+    return rules.default_ttl.value if rules.default_ttl is not None else known[-1]
+
+
+def is_marked(call: TraceCall, rules: CacheRules) -> bool:
+    """Whether the entry of a call is at markers, its own or the provider's."""
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        return False
+    provider_marks = rules.automatic_breakpoint.value == "last_message"
+    return rules.mechanism.value == "explicit" or provider_marks or bool(call.breakpoints)
+
+
+def left_by(call: TraceCall, rules: CacheRules) -> int | None:
+    """The entry of a call by its bill: its reads and writes at markers, or else its whole prompt in
+    granules."""
+    assert call.usage is not None
+    if is_marked(call, rules):
+        return call.usage.cached or None
+    return rules.whole_granules(call.usage.total) or None

@@ -1,7 +1,7 @@
 """The blocks that the calls of a conversation send, their keys, and their tokens by the bills.
 
-A call sends what the one before it sent, and some blocks more. So the blocks are kept from call to
-call, token counts are computed where they are asked for, and a call costs what it adds.
+A call repeats the blocks of the call before, and adds some. So the blocks are kept from call to
+call, token counts are computed on demand, and the work of a call depends on its new blocks only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SentBlocks:
         self._conversation = conversation
         self._strips = strips
         self._begins: tuple[Hashable, ...] | None = None
-        """What the blocks before the messages depend on."""
+        """Key of the blocks before the messages."""
         self._stripped = 0
         """The messages before this one are without thinking."""
         self._head: list[TraceBlock] = []
@@ -66,7 +66,7 @@ class SentBlocks:
         automatic: Ttl | None = None,
         cache_params: Mapping[str, bytes] = {},
     ) -> TokenRuns:
-        """The call as a simulator sees it, until the conversation goes on."""
+        """The call for a simulator. Valid until the next `send`."""
         return TokenRuns(
             self._played,
             functools.cache(self.tokens),
@@ -105,7 +105,7 @@ class SentBlocks:
         del self._sizes[self._conversation.position(message) :]
 
     def count(self, lengths: BilledLengths, per_token: tuple[float, ...]) -> None:
-        """Counts tokens by what the bills have shown by now, and by bytes in between."""
+        """Counts tokens by the bills so far, and by bytes in between."""
         self._per_token = per_token
         self._points.update(lengths, self._keys, self._positions, self._count)
 
@@ -189,7 +189,7 @@ class SentBlocks:
 
 
 class _KnownPoints:
-    """The prefixes of a prompt whose counts are known. The deeper the newer: where an older bill is
+    """The prefixes of a prompt whose counts are known. The deeper the newer: if an older bill is
     higher, the prompt has changed since, and the older one is left out."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class _KnownPoints:
         self.used = 0
         """How many of them are in the current prompt, which may be shorter than one before."""
         self._left_out: list[list[tuple[int, int]] | None] = []
-        """By position: the points that its count made invalid; None where it has none."""
+        """By position: the points that its count made invalid; None if it has none."""
         self._invalidating: list[int] = []
         """The positions whose count made others invalid."""
         self._seen = 0

@@ -1,7 +1,7 @@
 """Verdicts on recorded conversations: each call against the billed call before it.
 
 A recording has one list of messages that only grows, and often lacks the system prompt. So what
-broke is seldom visible in it: a loss is named where the clock, the rules or the program itself
+broke is seldom visible in it: a loss is named if the clock, the rules or the program itself
 (a resumed session, a compaction) show its cause, and is unknown elsewhere.
 """
 
@@ -21,7 +21,8 @@ from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mar
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 
 from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
-from .predict import Predicted, Predictor
+from .predict import Predictor
+from .predicted import Predicted
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
@@ -90,7 +91,7 @@ class _RenderedTrace:
         outcome, lapsed = predicted.outcome, predicted.lapsed
         if lapsed is not None and call.usage.cache_read <= lapsed.read:
             outcome = lapsed
-        # Where the clock stepped back, nothing can be said about the time between the two.
+        # After the clock stepped back, the time between the two is unknown.
         later = replace(sent, at=None, began=None, ended=None) if call.gap_unknown else sent
         verdict = judge(
             self._before,
@@ -104,8 +105,8 @@ class _RenderedTrace:
         return TraceVerdict(predicted, model, verdict)
 
     def _is_side_call(self, index: int, rules: CacheRules) -> bool:
-        """Whether the next call reads what the call before this one left, and this one did not: it
-        was sent beside the conversation."""
+        """Whether the next call reads the entry of the call before this one, and this one did not:
+        it was sent beside the conversation."""
         call, before = self.trace.calls[index].usage, self._before
         left = None if before is None or before.usage is None else before.usage
         calls = self.trace.calls
@@ -151,7 +152,7 @@ class _RenderedTrace:
         return "5m" if rules.default_ttl is None else rules.default_ttl.value
 
     def _plan(self, call: TraceCall, rendered: Rendered, rules: CacheRules) -> Plan | None:
-        """The markers that were sent; one behind the last block where none are recorded."""
+        """The markers that were sent; one behind the last block if none are recorded."""
         if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
             return Plan(automatic=rules.default_ttl.value)
         if rules.mechanism.value != "explicit" or not len(rendered):

@@ -89,7 +89,7 @@ class Planner(MarkerPlanner):
             return self._memory.current().predict(self._marked(rendered, plan), at=at)
 
     def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
-        """The other outcomes that the call may have now, where its provider misses at random."""
+        """The other outcomes that the call may have now, if its provider misses at random."""
         with self._memory.lock:
             return self._memory.current().chances(self._marked(rendered, plan), at=at)
 

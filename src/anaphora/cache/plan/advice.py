@@ -36,7 +36,7 @@ class Advice(msgspec.Struct, frozen=True):
 
     @property
     def saves_usd(self) -> Decimal | None:
-        """The same in dollars; None where the price is unknown."""
+        """The same in dollars; None if the price is unknown."""
         return None if self.price is None else self.price * Decimal(str(self.saves)) / 1_000_000
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ def until_next(
     elapsed = 0.0 if gaps.last is None else max(0.0, at - gaps.last)
     idle = max(elapsed, spacing)
     count, gain = refreshes(rules, ttl, gaps, idle=idle, share=share, goes_on=goes_on)
-    # What is saved or lost by a refresh counts where no call comes before it.
+    # What is saved or lost by a refresh counts if no call comes before it.
     needed = 1 - _next_within(gaps, idle, idle=elapsed, goes_on=goes_on)
     after = f"if no call comes for {_duration(idle)}"
     read = rules.read_price.value
@@ -160,7 +160,7 @@ def at_compaction(
 
 
 def _next_within(gaps: Gaps, seconds: float, *, idle: float, goes_on: float) -> float:
-    """P(the next use comes within so many seconds of the last one), where none came within `idle`
+    """P(the next use comes within so many seconds of the last one), if none came within `idle`
     seconds; `goes_on` is how likely one comes at all."""
 
     def share(pause: float) -> float:
@@ -233,7 +233,7 @@ class HandlePlanner:
         return Plan(held=handle)
 
     def _pays(self, gaps: Gaps, tokens: int, at: float, usual: float | None) -> bool:
-        """Whether a handle is cheaper over the expected uses. False where the price is unknown."""
+        """Whether a handle is cheaper over the expected uses. False if the price is unknown."""
         rules = self._rules
         if rules.storage_price is None or not self.price or not tokens:
             return False

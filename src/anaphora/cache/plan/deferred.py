@@ -1,7 +1,7 @@
 """Calls that were sent, and are simulated in their order when an outcome is needed.
 
 Most outcomes are never read. A bounded number of calls wait: the oldest is simulated when there are
-more, or dropped where nothing that can still be read depends on it and later calls continue it.
+more, or dropped if nothing that can still be read depends on it and later calls continue it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SentTurn(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def left(self) -> Outcome:
-        """The outcome for what follows the call: empty where its simulation failed."""
+        """The outcome for what follows the call: empty if its simulation failed."""
         try:
             return self.outcome
         except Exception:

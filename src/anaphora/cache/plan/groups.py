@@ -4,7 +4,7 @@
     groups[3]                                  what prompt 3 shares: the longest beginning
     group.parent                               what the group shares with others
 
-A beginning is a group where it is long enough to be cached, can end with a marker where the
+A beginning is a group if it is long enough to be cached, can end with a marker if the
 provider needs one, and is used by two prompts or more.
 """
 
@@ -37,7 +37,7 @@ class PrefixGroup(msgspec.Struct, eq=False, kw_only=True):
     """Prompts with the same beginning."""
 
     chunks: int
-    """The chunks of the beginning. Where a cache works on tokens it may end inside the next."""
+    """The chunks of the beginning. If a cache works on tokens it may end inside the next."""
     tokens: int
     parent: PrefixGroup | None = None
     members: list[int] = []
@@ -53,7 +53,7 @@ class PrefixGroup(msgspec.Struct, eq=False, kw_only=True):
 
 
 def group_prompts(prompts: Sequence[Rendered], rules: CacheRules) -> list[PrefixGroup | None]:
-    """The smallest group of each prompt; None where it shares nothing that can be cached."""
+    """The smallest group of each prompt; None if it shares nothing that can be cached."""
     paths = [list(_beginnings(prompt, rules)) for prompt in prompts]
     shared = Counter(beginning for path in paths for beginning in path)
     found: dict[_Beginning, PrefixGroup] = {}
@@ -137,7 +137,7 @@ def _settings(prompt: Rendered, rules: CacheRules) -> bytes:
 def _group_inside_chunks(
     prompts: Sequence[Rendered], groups: list[PrefixGroup | None], rules: CacheRules
 ) -> None:
-    """Where a cache works on tokens, prompts also share the beginning of a block: a long text with
+    """If a cache works on tokens, prompts also share the beginning of a block: a long text with
     another question at its end."""
     for members, tokens in list(shared_inside_chunks(prompts, groups, rules)):
         parent = groups[members[0]]
@@ -263,7 +263,7 @@ def shared_plan(
 
 def group_ttl(rendered: Rendered, rules: CacheRules, seconds: float) -> Ttl | None:
     """The shortest lifetime of a marker that outlives so many seconds without a call, or else the
-    longest; None where no marker is set."""
+    longest; None if no marker is set."""
     if not rules.slots.value or not rendered.markers:
         return None
     ttls = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)

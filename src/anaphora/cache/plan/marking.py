@@ -20,7 +20,7 @@ _MOST_POLICIES = 32
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """Chunk indexes; None where the prompt has no such chunk. All of them can carry a marker, are
+    """Chunk indexes; None if the prompt has no such chunk. All of them can carry a marker, are
     part of the request body, and end a prefix that the next call can reuse."""
 
     policies: tuple[tuple[int, Ttl], ...] = ()
@@ -30,11 +30,22 @@ class Candidates(msgspec.Struct, frozen=True):
     """The end of the section that is hashed first; it survives a change of what follows."""
     shared: int | None = None
     """The end of what other conversations also begin with: the stable prefix; else the last block
-    with a policy; else, where no block has one, all tools and system blocks."""
+    with a policy; else, if no block has one, all tools and system blocks."""
     frozen: int | None = None
     """The end of the region that stays unchanged until the next compaction."""
     tail: int | None = None
     """The end of the history that the next turn reuses."""
+
+
+class MarkerChoice(msgspec.Struct, frozen=True):
+    """The markers that one call should have, before slots are counted."""
+
+    wanted: dict[int, Ttl]
+    fillers: dict[int, Ttl]
+    """For slots that stay free: dropping them costs nothing by the rules."""
+    history: Ttl | None
+    """The TTL that pays inside the history; None if none does."""
+    notices: list[Notice]
 
 
 def frozen_end(rendered: Rendered, chunk: int) -> int | None:
@@ -68,7 +79,7 @@ def stable_end(rendered: Rendered) -> int | None:
 
 def policy_runs(rendered: Rendered) -> tuple[tuple[int, Ttl], ...]:
     """The last chunk of each contiguous run of one policy. A run continues from tools into system
-    blocks where the policies agree."""
+    blocks if the policies agree."""
     ends: list[tuple[int, Ttl | None]] = []
     start = 0
     for run in rendered.runs:
@@ -179,7 +190,7 @@ def best_marks(
 
 
 def unwritten_plan(rendered: Rendered) -> Plan:
-    """A plan that writes nothing, also where the provider would by default."""
+    """A plan that writes nothing, also if the provider would by default."""
     if rendered.automatic is None:
         return Plan()
     if rendered.only_marks is None:

@@ -30,8 +30,8 @@ _EXPECTED_USES = 8
 MOST_GAPS = 64
 #: Beginnings whose use is remembered.
 _MOST_BEGINNINGS = 4096
-#: Prefixes that may be read again. Where every block is one, they are 60 conversations of 300
-#: blocks; where only markers are, one or two come with each call, and mostly the last one is read.
+#: Prefixes that may be read again. If every block is one, they are 60 conversations of 300
+#: blocks; if only markers are, one or two come with each call, and mostly the last one is read.
 _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 MOST_OPEN = 1024
@@ -77,7 +77,7 @@ class Gaps:
 
     def horizon(self, usual: float | None = None) -> float:
         """How many more uses to expect after the one at hand: about as many as there were, and 8 at
-        first. `usual` is how many uses there are in all, where that is known; only before the first
+        first. `usual` is how many uses there are in all, if that is known; only before the first
         use may that mean none."""
         left = _EXPECTED_USES if usual is None else min(_EXPECTED_USES, usual - 1 - self.count)
         return max(left, self.count, 1 if self.count else 0)
@@ -113,7 +113,7 @@ class TtlCosts:
 
     def by_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> dict[Ttl | None, float]:
         """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
-        in all, where that is known."""
+        in all, if that is known."""
         uses, read = gaps.horizon(usual), self._read
         costs: dict[Ttl | None, float] = {None: 1.0 + uses}
         if self.unmarked is not None:
@@ -126,7 +126,7 @@ class TtlCosts:
         return costs
 
     def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
-        """The TTL that pays for these pauses; None where no marker does."""
+        """The TTL that pays for these pauses; None if no marker does."""
         costs = self.by_ttl(gaps, at, usual)
         return min(costs, key=costs.__getitem__)
 

@@ -2,7 +2,7 @@
 
 The caller's own marks always count. Then, in one choice: the end of each run of blocks with one
 `CachePolicy`, the end of what conversations share, the frozen boundary, the tail of the history,
-and the last write where the look-back would not reach it. Free slots go to the end of the previous
+and the last write if the look-back would not reach it. Free slots go to the end of the previous
 turn (with the tail: the rolling pair) and to the end of the first section.
 """
 
@@ -12,20 +12,18 @@ from collections.abc import Hashable
 from decimal import Decimal
 from functools import cached_property
 
-import msgspec
-
 from anaphora.cache.sent_call import expiry, is_alive, shared_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.prompt import LeadingRuns
 from anaphora.cache.simulator.view import automatic_position
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
+from anaphora.values import TTL_SECONDS, SegmentRole, Ttl, nearest_ttl
 
 from . import marking
 from .advice import HandlePlanner
 from .deferred import SentTurn
-from .marking import Candidates
+from .marking import Candidates, MarkerChoice
 from .memory import AppMemory, ConversationState
 
 # Bound once: looking up an enum member is slow.
@@ -33,17 +31,6 @@ _STABLE = SegmentRole.STABLE_PREFIX
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
 _NO_MARKS = Plan()
-
-
-class MarkerChoice(msgspec.Struct, frozen=True):
-    """The markers that one call should have, before slots are counted."""
-
-    wanted: dict[int, Ttl]
-    fillers: dict[int, Ttl]
-    """For slots that stay free: dropping them costs nothing by the rules."""
-    history: Ttl | None
-    """The TTL that pays inside the history; None where none does."""
-    notices: list[Notice]
 
 
 class MarkerPlanner:
@@ -68,7 +55,7 @@ class MarkerPlanner:
         self._price = price
         self._state = memory.start() if state is None else state
         self._unkeyed: RenderedPrompt | None = None
-        """The prompt of the last write, where its key is not computed yet: mostly the next prompt
+        """The prompt of the last write, if its key is not computed yet: mostly the next prompt
         shares its bytes."""
 
     @cached_property
@@ -137,8 +124,8 @@ class MarkerPlanner:
         return turn
 
     def kept(self, rendered: Rendered, plan: Plan) -> int | None:
-        """The tokens that a call with this plan leaves in the cache, where its markers show it;
-        None where that takes a simulation."""
+        """The tokens that a call with this plan leaves in the cache, if its markers show it;
+        None if that takes a simulation."""
         prompt = self._prompt_of(rendered)
         last = plan.marks[-1].chunk if plan.marks else -1
         if plan.automatic is not None:
@@ -236,7 +223,7 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
-        """The TTL of markers in the history: the caller's, or the one that pays. Where a provider
+        """The TTL of markers in the history: the caller's, or the one that pays. If a provider
         also caches unmarked requests, changing from one way to the other gives up what is cached,
         so a small gain is not enough."""
         if rendered.message_ttl is not None:
@@ -396,7 +383,7 @@ def reuse_requested(rendered: Rendered) -> bool:
 
 
 def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
-    """Whether to keep the provider from marking the end itself: where the history is not worth
+    """Whether to keep the provider from marking the end itself: if the history is not worth
     writing, or ends with something volatile, it would write what no call reads."""
     if rendered.only_marks is None:
         return False

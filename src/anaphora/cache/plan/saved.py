@@ -84,7 +84,7 @@ def restore_conversation(
     memory: AppMemory, saved: SavedPlanner, *, here: bool
 ) -> ConversationState:
     """The conversation. `here`: it was saved by this process, which still knows it; otherwise
-    the others like it are taken over where none is known yet."""
+    the others like it are taken over if none is known yet."""
     state = ConversationState(saved.number) if here else memory.start()
     state.gaps = _restore_gaps(saved.gaps)
     state.written, state.cache_key = saved.written, saved.cache_key

@@ -65,8 +65,8 @@ class _CallPlanner(MarkerPlanner):
     """The breakpoints of one call, whose conversation is not known."""
 
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
-        """The prompt, and the end of what it shares with others where that is long enough to be
-        cached; None where the prompt itself is too short."""
+        """The prompt, and the end of what it shares with others if that is long enough to be
+        cached; None if the prompt itself is too short."""
         if not rendered.markers or not rendered.cacheable:
             return None
         prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
@@ -185,7 +185,7 @@ def is_conversation(rendered: Rendered) -> bool:
 
 
 def plan_once(rendered: Rendered, rules: CacheRules, *, reuse_expected: bool | None = None) -> Plan:
-    """A plan without any history. Reuse is expected where the prompt asks for caching, unless
+    """A plan without any history. Reuse is expected if the prompt asks for caching, unless
     stated otherwise."""
     if reuse_expected is None:
         reuse_expected = reuse_requested(rendered)

@@ -101,7 +101,7 @@ class CostRange(msgspec.Struct, frozen=True):
 
 
 class ExpectedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected of one call or of many, and the range of nine cases in ten."""
+    """The expected usage of one call or of many, and the range of nine cases in ten."""
 
     read: TokenRange
     cost_usd: CostRange | None
@@ -156,7 +156,7 @@ def _more(chance: CallChance, cost_usd: Decimal) -> float:
 def find_chances(
     rules: CacheRules, cache: Any, prompt: PromptView, key_of: KeyOf, at: float
 ) -> tuple[Chance, ...]:
-    """The other outcomes of a call, by the shares that the rules state; none where nothing is
+    """The other outcomes of a call, by the shares that the rules state; none if nothing is
     read."""
     if rules.missed is None and rules.cut_short is None and rules.late_writes is None:
         return ()

@@ -8,17 +8,16 @@ from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
-from anaphora.cache.sent_call import expiry, is_alive
+from anaphora.cache.sent_call import MadeCall, expiry, is_alive
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
-from .outcome import Outcome, Reason, Span
+from .outcome import Outcome, Reason, marked_outcome, writing_marks
 from .view import (
     MOST_SAVED,
     KeyOf,
-    MadeCall,
     PromptView,
     SavedCache,
     SavedEntry,
@@ -38,7 +37,7 @@ class CacheEntry(msgspec.Struct):
     expires: float
     readable: float
     since: float = -math.inf
-    """When the response that wrote it began; the request, where that is not known."""
+    """When the response that wrote it began; the request, if that is not known."""
 
     def can_be_read(self, at: float) -> bool:
         return self.readable < at and is_alive(self.expires, at)
@@ -112,7 +111,7 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     """What a request finds, and what it will write."""
 
     position: int
-    """The deepest position that is read; -1 where nothing is."""
+    """The deepest position that is read; -1 if nothing is."""
     writes: tuple[Mark, ...]
     reason: Reason
     """Why nothing deeper is read."""
@@ -179,7 +178,7 @@ class MarkerCache:
     def refresh(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
     ) -> None:
-        """Restarts the lifetime of what a call wrote and, where the provider does so, read."""
+        """Restarts the lifetime of what a call wrote and, if the provider does so, read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, lives_from)
@@ -275,26 +274,15 @@ class MarkerCache:
         return tuple(sorted(marks, key=lambda marker: marker.chunk))
 
     def _writing(self, prompt: PromptView, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-        """The markers that write: those of long enough prefixes, the latest where there are more
-        than slots."""
-        minimum, slots, first = self._rules.minimum_tokens.value, self._rules.slots.value, 0
-        while first < len(marks) and prompt.tokens(marks[first].chunk) < minimum:
-            first += 1
-        return marks[first:][-slots:] if slots else ()
+        return writing_marks(self._rules, marks, prompt.tokens)
 
     def _outcome(self, prompt: PromptView, lookup: MarkerLookup) -> Outcome:
-        total = prompt.total if len(prompt) else 0
-        read = prompt.tokens(lookup.position)
-        spans = [Span(0, read, "read", "found")] if read else []
-        start = read
-        for marker in lookup.writes:
-            end = prompt.tokens(marker.chunk)
-            if end > start:
-                spans.append(Span(start, end, "written", lookup.reason, marker.ttl, lookup.detail))
-                start = end
-        if total > start:
-            reason: Reason = "below_minimum" if lookup.marks else "no_marker"
-            if lookup.writes or lookup.position >= 0:
-                reason = "behind_last_marker"
-            spans.append(Span(start, total, "uncached", reason))
-        return Outcome(tuple(spans))
+        return marked_outcome(
+            lookup.writes,
+            prompt.tokens,
+            total=prompt.total if len(prompt) else 0,
+            found=lookup.position,
+            marked=bool(lookup.marks),
+            reason=lookup.reason,
+            detail=lookup.detail,
+        )

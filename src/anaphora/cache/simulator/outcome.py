@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import CacheRules
+from anaphora.rendered import Mark
 from anaphora.values import Ttl, Usage, WriteTtl
 
 Fate: TypeAlias = Literal["read", "written", "uncached"]
@@ -103,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
 
     def reading(self, tokens: int) -> Outcome:
-        """The same where so many tokens are read, as earlier bills show."""
+        """The same if so many tokens are read, as earlier bills show."""
         read, written = min(tokens, self.total), None
         spans = [Span(0, read, "read", "found")]
         for span in self.spans:
@@ -127,6 +129,45 @@ def spans_of(*spans: Span) -> tuple[Span, ...]:
     return tuple([span for span in spans if span.end > span.start])
 
 
+def writing_marks(
+    rules: CacheRules, marks: tuple[Mark, ...], tokens: Callable[[int], int]
+) -> tuple[Mark, ...]:
+    """The markers that write: those of long enough prefixes, the latest if there are more than
+    slots. `tokens` counts those up to the end of a block."""
+    minimum, slots, first = rules.minimum_tokens.value, rules.slots.value, 0
+    while first < len(marks) and tokens(marks[first].chunk) < minimum:
+        first += 1
+    return marks[first:][-slots:] if slots else ()
+
+
+def marked_outcome(
+    writes: tuple[Mark, ...],
+    tokens: Callable[[int], int],
+    *,
+    total: int,
+    found: int = -1,
+    marked: bool = True,
+    reason: Reason = "new",
+    detail: str = "",
+) -> Outcome:
+    """The outcome of a call that reads up to the block `found` (-1: nothing), and writes at
+    `writes`. `reason` is why nothing more is read."""
+    read = tokens(found) if found >= 0 else 0
+    spans = [Span(0, read, "read", "found")] if read else []
+    start = read
+    for mark in writes:
+        end = tokens(mark.chunk)
+        if end > start:
+            spans.append(Span(start, end, "written", reason, mark.ttl, detail))
+            start = end
+    if total > start:
+        rest: Reason = "below_minimum" if marked else "no_marker"
+        if writes or found >= 0:
+            rest = "behind_last_marker"
+        spans.append(Span(start, total, "uncached", rest))
+    return Outcome(tuple(spans))
+
+
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """What a call should read, by the rules and the bill of the previous call."""
 
@@ -135,7 +176,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     read: int
     outcome: Outcome
     exact: bool
-    """Whether `left` is exact to the token, as it is where markers are."""
+    """Whether `left` is exact to the token, as it is at markers."""
 
 
 def predict_read(
@@ -150,7 +191,7 @@ def predict_read(
     of the provider's, and this."""
     kept = wrote.kept
     if not (rules.needs_marks or marked):
-        # Where the provider caches by itself, the whole prompt is cached whatever was read.
+        # If the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)
         return Prediction(left=left, read=outcome.read, outcome=outcome, exact=False)

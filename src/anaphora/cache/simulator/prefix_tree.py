@@ -4,7 +4,7 @@ A prompt that begins like an earlier one and then differs branches off. The deep
 prompt shares with any earlier one is found by galloping back from its end, extending a chain costs
 what is new, and one use is recorded for all blocks of a chain.
 
-Where the cache works on tokens, a block that differs from every earlier one still shares the tokens
+If the cache works on tokens, a block that differs from every earlier one still shares the tokens
 before the difference. So the bytes of recently used blocks are kept, and chains that branch off at
 one place are sorted by their first block: the neighbours of a block in that order are those that
 agree with it farthest.
@@ -22,14 +22,13 @@ import msgspec
 from anaphora.cache.prefix_difference import common_bytes
 from anaphora.cache.sent_call import expiry, is_alive
 
-from .prompt import deepest_known
-from .view import KeyOf, PromptView, salt_of
+from .view import KeyOf, PromptView, deepest_known, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 MOST_BLOCKS = 500_000
 #: Bytes of blocks that are kept for each of them, on average, and what an object takes.
 _BYTES_A_BLOCK, _BYTES_OVERHEAD = 512, 40
-#: Neighbours on either side that are tried, where the nearest are expired or not readable yet.
+#: Neighbours on either side that are tried, if the nearest are expired or not readable yet.
 _MOST_NEIGHBOURS = 32
 
 
@@ -64,7 +63,7 @@ class Chain:
         """The deepest position at which another chain branched off."""
         self.keys: list[Hashable] = []
         self.texts: list[bytes] = []
-        """The blocks themselves; empty where they are not kept."""
+        """The blocks themselves; empty if they are not kept."""
         self.reaches: list[Reach] = []
         """In the order of their positions, each once."""
         self.uses: list[tuple[int, float]] = []
@@ -72,7 +71,7 @@ class Chain:
         self.units: list[int] = []
         """Positions where the provider persisted a whole unit, in order."""
         self.replied = -1
-        """The end of the last prompt that was answered; -1 where none was."""
+        """The end of the last prompt that was answered; -1 if none was."""
         self.reply_cached = False
         """Whether the reply to that prompt is cached with it, by the rules."""
 
@@ -92,7 +91,7 @@ class Chain:
 
     def used_since(self, position: int, since: float) -> int:
         """The deepest position up to this one that was used since then; before the chain's begin
-        where there is none."""
+        if there is none."""
         index = bisect_left(self.uses, since, key=lambda use: use[1])
         return min(position, self.uses[index][0]) if index < len(self.uses) else self.begin - 1
 
@@ -102,7 +101,7 @@ class Chain:
 
     def readable(self, position: int, at: float) -> int:
         """The deepest position up to this one that can be read by now; before the chain's begin
-        where there is none."""
+        if there is none."""
         for reach in reversed(self.reaches):
             if reach.readable < at:
                 return min(position, reach.position)
@@ -123,7 +122,7 @@ class Chain:
 
     def cut(self, end: int) -> Chain:
         """Moves the blocks from `end` on to a chain of their own, which branches off there. Its
-        calls have used and written the blocks that stay, too."""
+        calls have also used and written the blocks that stay."""
         rest, kept = Chain(self, end), end - self.begin
         rest.keys, rest.texts = self.keys[kept:], self.texts[kept:]
         del self.keys[kept:], self.texts[kept:]
@@ -154,7 +153,7 @@ class Chain:
             chain.units.insert(index, position)
 
     def unit_before(self, position: int) -> int:
-        """The deepest unit that ends at or before a position; -1 where there is none."""
+        """The deepest unit that ends at or before a position; -1 if there is none."""
         chain: Chain | None = self
         while chain is not None:
             index = bisect_left(chain.units, position + 1)
@@ -260,7 +259,7 @@ class PrefixTree:
         """Records a use of a chain and its parents. Parents move behind it in the queue, so that a
         chain is forgotten before its parent."""
         while chain is not None:
-            if chain.last_used(position) < at:  # not so where a call of another process is restored
+            if chain.last_used(position) < at:  # not so if a call of another process is restored
                 chain.use(position, at)
             self._recent[chain] = None
             self._recent.move_to_end(chain)
@@ -270,7 +269,7 @@ class PrefixTree:
 
     def _branch(self, parent: Chain | None, begin: int, end: int) -> Chain:
         """The chain that blocks from `begin` up to `end` are added to. It is the parent itself
-        where fewer blocks are left behind than added: so a conversation whose last block is
+        if fewer blocks are left behind than added: so a conversation whose last block is
         replaced at every turn stays one chain, with a branch for each block that was replaced."""
         if parent is None:
             return Chain(parent, begin)
@@ -334,6 +333,6 @@ def _first_text(chain: Chain) -> bytes:
 
 
 def _size(texts: list[bytes]) -> int:
-    """What blocks take; nothing where they are not kept."""
+    """What blocks take; nothing if they are not kept."""
     kept = list(filter(None, texts))
     return sum(map(len, kept)) + _BYTES_OVERHEAD * len(kept)

@@ -6,16 +6,13 @@ import math
 
 import msgspec
 
-from anaphora.cache.sent_call import (
-    oldest_use,
-    ttl_seconds,
-)
+from anaphora.cache.sent_call import MadeCall, oldest_use, ttl_seconds
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .prefix_tree import MOST_BLOCKS, Chain, PrefixMatch, PrefixTree, Reach
-from .view import MOST_SAVED, KeyOf, MadeCall, PromptView, SavedCache
+from .view import MOST_SAVED, KeyOf, PromptView, SavedCache
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):
@@ -23,7 +20,7 @@ class PrefixLookup(msgspec.Struct, frozen=True):
 
     match: PrefixMatch
     position: int
-    """The deepest position that can be read; -1 where none can."""
+    """The deepest position that can be read; -1 if none can."""
     reason: Reason
     detail: str = ""
     inside: int = 0
@@ -167,7 +164,7 @@ class PrefixCache:
         return PrefixLookup(match, position, reason, detail, inside)
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
-        """What the provider kept of a readable prefix, with the reply where it is cached."""
+        """What the provider kept of a readable prefix, with the reply if it is cached."""
         if chain.reply_cached and position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
@@ -192,7 +189,7 @@ class PrefixCache:
 def prefix_outcome(
     rules: CacheRules, total: int, shared: int, reason: Reason, detail: str = ""
 ) -> Outcome:
-    """The outcome where the first `shared` of `total` tokens can be read, in whole granules.
+    """The outcome if the first `shared` of `total` tokens can be read, in whole granules.
     `reason` is why not more can be."""
     # A self-hosted server always computes the last token: the output follows it.
     uncached_tail = 1 if rules.isolation.value == "server" else 0

@@ -6,24 +6,18 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
 from blake3 import blake3
 
-from anaphora.bounded import BoundedMap
-from anaphora.catalog import CacheRules
 from anaphora.rendered import ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import MODEL_KINDS, RESULT, SALT, KeyOf, PromptView, is_from_model
+from .view import MODEL_KINDS, RESULT, is_from_model
 
-_SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
-#: Beginnings whose parameters are remembered.
-_REMEMBERED = 10_000
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
@@ -52,10 +46,10 @@ class RenderedPrompt:
         if log is not None:
             log.leading = lead
         self.leading = lead.count - 1
-        """`leading` is the last block before the messages; -1 where there is none."""
-        self._runs, first = lead.placed.copy(), lead.count
+        """`leading` is the last block before the messages; -1 if there is none."""
+        self.placed_runs, first = lead.placed.copy(), lead.count
         for run in runs[len(lead.runs) :]:
-            self._runs.append((run, first))
+            self.placed_runs.append((run, first))
             first += run.count
         self._count = first
         self._chains: dict[int, list[bytes]] = {}
@@ -63,6 +57,8 @@ class RenderedPrompt:
         params = rendered.envelope.cache_params
         self.cache_params: Mapping[str, bytes]
         """The parameters that affect the cache, by the names of the rules."""
+        self.hashed: tuple[int, set[int]] | None = None
+        """A position, and hashes of the blocks from there on (`compared_prompt.block_hashes`)."""
         if before is not None and before.rendered.envelope.cache_params == params:
             self._params: Mapping[str, bytes] = before._params
             self.cache_params = before.cache_params
@@ -89,19 +85,19 @@ class RenderedPrompt:
     @property
     def size(self) -> int:
         """Bytes of its last run; the others are mostly shared."""
-        if not self._runs:
+        if not self.placed_runs:
             return 0
-        run, _ = self._runs[-1]
+        run, _ = self.placed_runs[-1]
         return run.log.start(run.count)
 
     def key(self, position: int) -> bytes:
         if position <= self.leading:
             return (self.lead.keys or self.lead.hash())[position]
-        index = len(self._runs) - 1  # nearly every lookup is in the last run
-        while position < self._runs[index][1]:
+        index = len(self.placed_runs) - 1  # nearly every lookup is in the last run
+        while position < self.placed_runs[index][1]:
             index -= 1
-        keys = self._chains.get(index) or self._chain_of(index)
-        return keys[position - self._runs[index][1]]
+        keys = self._chains.get(index) or self.chain_of(index)
+        return keys[position - self.placed_runs[index][1]]
 
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
@@ -122,25 +118,25 @@ class RenderedPrompt:
         return self._counts
 
     def section(self, position: int) -> Section:
-        for run, first in self._runs:
+        for run, first in self.placed_runs:
             if position < first + run.count:
                 return run.section
         raise IndexError(position)
 
     def is_trailing_system(self, position: int) -> bool:
         """Whether the request ends with a system message inside the messages, and this is in it."""
-        run, first = self._runs[-1]
+        run, first = self.placed_runs[-1]
         log, last = run.log, run.count - 1
         if run.section != "messages" or position < first or log.role_of(last) != "system":
             return False
         return log.wire_message_of(position - first) == log.wire_message_of(last)
 
     def kind(self, position: int) -> Kind:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         log, index = run.log, position - first
         data = log.slice(log.start(index), log.ends[index])
         return data if index else run.lead + data
@@ -148,7 +144,7 @@ class RenderedPrompt:
     def texts(self, begin: int) -> list[bytes]:
         """The data of all blocks from there on."""
         texts: list[bytes] = []
-        for run, first in self._runs:
+        for run, first in self.placed_runs:
             if first + run.count > begin:
                 log, low = run.log, max(0, begin - first)
                 start, cut = log.start(low), 0
@@ -163,18 +159,18 @@ class RenderedPrompt:
         return texts
 
     def from_model(self, position: int) -> bool:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return is_from_model(run, position - first)
 
     def can_mark(self, position: int) -> bool:
-        run, first = self._run_of(position)
+        run, first = self.run_of(position)
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self, before: int | None = None) -> Iterator[int]:
         """Where user messages and runs of tool results end, latest first. Runs that begin at
         `before` or later are left out."""
         next_kind: Kind | None = None
-        for run, first in reversed(self._runs):
+        for run, first in reversed(self.placed_runs):
             if run.section != "messages":
                 continue
             log, end = run.log, run.count
@@ -192,15 +188,15 @@ class RenderedPrompt:
                 end = log.opens[message]
                 next_kind = log.kinds[end]
 
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        for placed in reversed(self._runs):
+    def run_of(self, position: int) -> tuple[ChunkRun, int]:
+        for placed in reversed(self.placed_runs):
             if position >= placed[1]:
                 return placed
         raise IndexError(position)
 
-    def _chain_of(self, index: int) -> list[bytes]:
+    def chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
-        run, first = self._runs[index]
+        run, first = self.placed_runs[index]
         before = b""
         if first:
             lead = self.lead
@@ -267,83 +263,3 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
         # In one step, since another thread may add the same keys.
         keys[done : run.count] = added
     return keys
-
-
-class ScopedKeys:
-    """Keys of cache entries: the prefix, whose account it is, and the parameters that invalidate
-    its section. Equal prefixes under other parameters are other entries."""
-
-    def __init__(self, rules: CacheRules) -> None:
-        self._rules = rules
-        self._params = BoundedMap[Hashable, Mapping[str, bytes]](_REMEMBERED)
-        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
-        """The last parameters and scope, and their salts: mostly the same from call to call."""
-        self._common: Mapping[str, bytes] = {}
-        """One object for all conversations with the same parameters."""
-
-    def __len__(self) -> int:
-        return len(self._params)
-
-    def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
-        last, params = self._last, prompt.cache_params
-        # 1 and True are equal, but not the same scope.
-        same = last is not None and scope == last[1] and type(scope) is type(last[1])
-        if last is not None and same and (params is last[0] or params == last[0]):
-            salts = last[2]
-        else:
-            salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
-            self._last = params, scope, salts
-        prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
-
-        def key_of(position: int) -> Hashable:
-            key = prefix_key(position)
-            salt = messages if position > leading else salts[prompt.section(position)]
-            # Smaller than a tuple, and hashed faster.
-            return salt + key if type(key) is bytes else (salt, key)
-
-        return key_of
-
-    def remember(self, prompt: PromptView, scope: Hashable) -> None:
-        """Records the parameters of a call, by how its prompt begins."""
-        if len(prompt):
-            key, params = (scope, prompt.key(0)), prompt.cache_params
-            known = self._params.use(key)
-            if known is not params and known != params:
-                if self._common != params:
-                    self._common = params
-                self._params[key] = self._common
-
-    def changed(self, prompt: PromptView, scope: Hashable) -> str:
-        """The invalidating parameters that differ from the last call that began like this one."""
-        last = self._params.get((scope, prompt.key(0))) if len(prompt) else None
-        if last is None:
-            return ""
-        params = prompt.cache_params
-        names = sorted(name for name in {*last, *params} if last.get(name) != params.get(name))
-        return ", ".join(name for name in names if self._invalidated(name))
-
-    def _salt(self, params: Mapping[str, bytes], section: Section, scope: Hashable) -> bytes:
-        """Scope and the parameters that invalidate the section."""
-        parts = [repr(scope).encode(errors="replace")]
-        for name, value in sorted(params.items()):
-            if section in self._invalidated(name):
-                parts.append(b"%s\0%d\0" % (name.encode(), len(value)) + value)
-        return blake3(b"".join(parts)).digest(SALT)
-
-    def _invalidated(self, name: str) -> tuple[Section, ...]:
-        return self._rules.voided_by(name)  # type: ignore[arg-type]
-
-
-def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
-    """The last of `count` positions that is known, by galloping back from the end; -1 where none
-    is. All positions before a known one are known."""
-    high, step = count, 1
-    low = high - step
-    while low >= 0 and not is_known(low):
-        high, step = low, step * 2
-        low = high - step
-    if low < 0:
-        if high == 0 or not is_known(0):
-            return -1
-        low = 0
-    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))

@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.sent_call import expiry, is_alive, moments, used_at
+from anaphora.cache.sent_call import MadeCall, expiry, is_alive, made_call
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 from anaphora.errors import InvalidRequest
 
@@ -19,10 +19,9 @@ from .chances import Chance, find_chances
 from .markers import MarkerCache
 from .outcome import Outcome, Span, spans_of
 from .prefixes import PrefixCache
-from .prompt import ScopedKeys
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import KeyOf, MadeCall, PromptView, SavedCache
+from .view import KeyOf, PromptView, SavedCache, ScopedKeys
 
 #: Deleted and expired handles that are remembered, for error messages.
 _REMEMBERED = 1000
@@ -102,7 +101,7 @@ class Simulator:
         self.rules = rules
         self._keys = ScopedKeys(rules)
         self._marked, self._unmarked = _caches(rules, lookback_unit, slots, most)
-        """For requests with markers and without. Where a provider has a cache for each (Qwen,
+        """For requests with markers and without. If a provider has a cache for each (Qwen,
         MiniMax), neither reads what the other wrote; elsewhere they are one."""
         self._delay = delay
         self._loss = loss
@@ -158,7 +157,7 @@ class Simulator:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
         Writes become readable when the response has begun or ended, as the rules say: `began` and
-        `ended`, or right after `at` where neither is known. So calls that start together all write.
+        `ended`, or right after `at` if neither is known. So calls that start together all write.
         `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
         cache. `scope` separates accounts, workspaces or servers.
         """
@@ -188,10 +187,10 @@ class Simulator:
     def _look_up(
         self, cache: Any, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
     ) -> tuple[Outcome, Any]:
-        """The outcome; where a changed parameter made old tokens new, it is named."""
+        """The outcome; if a changed parameter made old tokens new, it is named."""
         outcome, lookup = cache.predict(prompt, key_of, at)
         for span in outcome.spans:
-            # Where messages are read, no parameter has invalidated them.
+            # If messages are read, no parameter has invalidated them.
             if span.reason == "new" and outcome.read <= prompt.tokens(prompt.leading):
                 changed = self._keys.changed(prompt, scope)
                 return _explained(outcome, changed) if changed else outcome, lookup
@@ -207,7 +206,7 @@ class Simulator:
     @property
     def lifetime(self) -> float | None:
         """Seconds that a prompt without markers can be read after its last use, which bills may
-        show to be other than the rules say; None where the provider has no such cache."""
+        show to be other than the rules say; None if the provider has no such cache."""
         return self._unmarked.lifetime if isinstance(self._unmarked, PrefixCache) else None
 
     @lifetime.setter
@@ -271,7 +270,7 @@ class Simulator:
         self._end(handle, at)
 
     def saved_handle(self, handle: str) -> StoredHandle | None:
-        """What `restore_handle` needs in another process; None where it has ended."""
+        """What `restore_handle` needs in another process; None if it has ended."""
         return self._handles.get(handle)
 
     def restore_handle(self, handle: str, stored: StoredHandle) -> None:
@@ -327,25 +326,6 @@ def _caches(
         if rules.mechanism.value == "both" and automatic in ("granules", "units"):
             return cache, PrefixCache(rules, most)
     return cache, cache
-
-
-def made_call(
-    rules: CacheRules,
-    at: float,
-    *,
-    began: float | None = None,
-    ended: float | None = None,
-    reasoning: int | None = None,
-    delay: float = 0.0,
-) -> MadeCall:
-    """A call of that time, as the rules count it: see `Simulator.call`."""
-    start = at if began is None else began
-    readable_from: Moment = rules.readable_from.value
-    if readable_from == "response_start" and began is None:
-        readable_from = "response_end"  # it began before that
-    lives_from = used_at(rules, at, began=began, ended=ended)
-    readable = moments(at, began=began, ended=ended)[readable_from] + delay
-    return MadeCall(at, readable, lives_from, start, reasoning)
 
 
 def _restart_nothing(_: float) -> None:

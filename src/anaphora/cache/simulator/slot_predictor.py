@@ -5,8 +5,8 @@ to a client: a tool call may be parsed and written again, thinking is dropped at
 and the generation prompt need not be part of the history. The next prompt diverges from the slot
 
     after the reply       except its last token, which was sampled but never computed
-    after the prompt      where the reply is rendered in another way
-    after the question    the prompt that the last user message was sent with, where the thinking
+    after the prompt      if the reply is rendered in another way
+    after the question    the prompt that the last user message was sent with, if the thinking
                           since then is dropped
     before the tail       content that was for one call only; its length is an estimate
 
@@ -197,7 +197,7 @@ class TemplateStats:
         return SavedTemplate(samples, outliers, self.bills)
 
     def restore(self, saved: SavedTemplate | None) -> None:
-        """What this process has learned goes first."""
+        """Figures that this process has learned take precedence."""
         if saved is not None and not self.bills:
             self._samples = dict(saved.samples)
             self._outliers = dict(saved.outliers)

@@ -12,9 +12,10 @@ from collections.abc import Hashable
 import msgspec
 
 from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.sent_call import MadeCall
 
 from .outcome import Outcome, Span, spans_of
-from .view import KeyOf, MadeCall, PromptView, SavedCache, salt_of
+from .view import KeyOf, PromptView, SavedCache, salt_of
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.

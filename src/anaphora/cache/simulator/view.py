@@ -1,24 +1,26 @@
-"""What a simulator needs to know of a request, prompts given as token counts, and what is saved of
-a conversation so that another process can continue it."""
+"""Requests as a simulator sees them: prompts given as token counts, the keys of cache entries, and
+the part of a conversation that is saved so that another process can continue it."""
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
-    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
 )
 
 import msgspec
+from blake3 import blake3
 from msgspec import Meta
 
+from anaphora.bounded import BoundedMap
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark
 from anaphora.values import Section, Ttl
@@ -33,12 +35,15 @@ MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
-"""What a simulator needs to know of a request."""
+"""A request as the simulator reads it."""
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
 
 
+_SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
+#: Beginnings whose parameters are remembered.
+_REMEMBERED = 10_000
 #: Bytes of an entry key that are common to one account under the same parameters.
 SALT = 16
 
@@ -48,20 +53,6 @@ def salt_of(key: Hashable) -> Hashable:
     if isinstance(key, bytes):
         return key[:SALT]
     return key[0] if isinstance(key, tuple) else None
-
-
-class MadeCall(NamedTuple):
-    """A call that was made: when, and what is known of its reply."""
-
-    at: float
-    readable: float
-    """From when what it wrote can be read."""
-    lives_from: float
-    """From when the lifetime of what it read and wrote counts."""
-    since: float
-    """When the response began; the request, where that is not known."""
-    reasoning: int | None
-    """Tokens of hidden reasoning in the reply; None: not known."""
 
 
 def is_from_model(run: ChunkRun, index: int) -> bool:
@@ -154,7 +145,7 @@ class TokenRuns:
         texts: Sequence[bytes] | None = None,
         **options: Any,
     ) -> Self:
-        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
+        """`texts` are the bytes of the blocks, if a cache that works on tokens is to find out
         how far two different blocks agree."""
         played: PlayedBlocks[TokenBlock] = PlayedBlocks()
         for index, (identity, _) in enumerate(blocks):
@@ -220,7 +211,7 @@ class TokenRuns:
 
 
 def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
-    """The steps up to each block, where a run of tool calls or results is one step."""
+    """The steps up to each block; a run of tool calls or results is one step."""
     steps, last = 0, None
     for kind in kinds:
         steps += kind not in _RUN_KINDS or kind is not last
@@ -229,7 +220,7 @@ def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
 
 
 def tool_run_positions(prompt: PromptView, marker: int, reach: int) -> Iterator[int]:
-    """The positions from a marker back, where a run of tool calls or results counts as one step."""
+    """The positions from a marker back; a run of tool calls or results counts as one step."""
     positions = range(marker, -1, -1)
     for position, steps in zip(positions, _run_steps(map(prompt.kind, positions)), strict=True):
         if steps > reach:
@@ -299,7 +290,87 @@ class SavedCache(msgspec.Struct, frozen=True):
     """The last position of earlier calls, and from when it can be read."""
     units: tuple[Position, ...] = ()
     reply_cached: bool | None = None
-    """Whether the reply to it is cached, too; None: not saved."""
+    """Whether the reply to it is cached as well; None: not saved."""
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None
+
+
+class ScopedKeys:
+    """Keys of cache entries: the prefix, whose account it is, and the parameters that invalidate
+    its section. Equal prefixes under other parameters are other entries."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._params = BoundedMap[Hashable, Mapping[str, bytes]](_REMEMBERED)
+        self._last: tuple[Mapping[str, bytes], Hashable, dict[Section, bytes]] | None = None
+        """The last parameters and scope, and their salts: mostly the same from call to call."""
+        self._common: Mapping[str, bytes] = {}
+        """One object for all conversations with the same parameters."""
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
+        last, params = self._last, prompt.cache_params
+        # 1 and True are equal, but not the same scope.
+        same = last is not None and scope == last[1] and type(scope) is type(last[1])
+        if last is not None and same and (params is last[0] or params == last[0]):
+            salts = last[2]
+        else:
+            salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
+            self._last = params, scope, salts
+        prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
+
+        def key_of(position: int) -> Hashable:
+            key = prefix_key(position)
+            salt = messages if position > leading else salts[prompt.section(position)]
+            # Smaller than a tuple, and hashed faster.
+            return salt + key if type(key) is bytes else (salt, key)
+
+        return key_of
+
+    def remember(self, prompt: PromptView, scope: Hashable) -> None:
+        """Records the parameters of a call, by how its prompt begins."""
+        if len(prompt):
+            key, params = (scope, prompt.key(0)), prompt.cache_params
+            known = self._params.use(key)
+            if known is not params and known != params:
+                if self._common != params:
+                    self._common = params
+                self._params[key] = self._common
+
+    def changed(self, prompt: PromptView, scope: Hashable) -> str:
+        """The invalidating parameters that differ from the last call that began like this one."""
+        last = self._params.get((scope, prompt.key(0))) if len(prompt) else None
+        if last is None:
+            return ""
+        params = prompt.cache_params
+        names = sorted(name for name in {*last, *params} if last.get(name) != params.get(name))
+        return ", ".join(name for name in names if self._invalidated(name))
+
+    def _salt(self, params: Mapping[str, bytes], section: Section, scope: Hashable) -> bytes:
+        """Scope and the parameters that invalidate the section."""
+        parts = [repr(scope).encode(errors="replace")]
+        for name, value in sorted(params.items()):
+            if section in self._invalidated(name):
+                parts.append(b"%s\0%d\0" % (name.encode(), len(value)) + value)
+        return blake3(b"".join(parts)).digest(SALT)
+
+    def _invalidated(self, name: str) -> tuple[Section, ...]:
+        return self._rules.voided_by(name)  # type: ignore[arg-type]
+
+
+def deepest_known(count: int, is_known: Callable[[int], bool]) -> int:
+    """The last of `count` positions that is known, by galloping back from the end; -1 where none
+    is. All positions before a known one are known."""
+    high, step = count, 1
+    low = high - step
+    while low >= 0 and not is_known(low):
+        high, step = low, step * 2
+        low = high - step
+    if low < 0:
+        if high == 0 or not is_known(0):
+            return -1
+        low = 0
+    return low + bisect_left(range(low + 1, high), True, key=lambda index: not is_known(index))

@@ -19,17 +19,7 @@ from .changes import find_change
 from .judgement import as_side_call, comparable, judge, judge_matched, saved_usd, side_call
 from .prediction import predict_after, predict_usage, predicted_usage
 from .preflight import preflight
-from .values import (
-    VOLATILE,
-    Cause,
-    CauseKind,
-    Change,
-    Diagnosis,
-    Result,
-    Verdict,
-    diagnosis_of,
-    format_usd,
-)
+from .values import VOLATILE, Cause, CauseKind, Change, Diagnosis, Result, Verdict, diagnosis_of
 
 __all__ = [
     "VOLATILE",
@@ -45,7 +35,6 @@ __all__ = [
     "comparable",
     "diagnosis_of",
     "find_change",
-    "format_usd",
     "judge",
     "judge_matched",
     "predict_after",

@@ -2,15 +2,14 @@
 
     why_not_read(earlier, later, rules, change, profile, read, expected)
 
-The provider is blamed only where bytes, clock and rules prove that the read was possible; where
+The provider is blamed only if bytes, clock and rules prove that the read was possible; if
 something is not recorded, the cause is unknown, and the text says what would tell.
 """
 
 from __future__ import annotations
 
-import re
-
 from anaphora.cache.history import history_change
+from anaphora.cache.prefix_difference import has_image
 from anaphora.cache.sent_call import (
     SentCall,
     cached_chunks,
@@ -30,7 +29,7 @@ from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
-from anaphora.wording import counted
+from anaphora.wording import counted, format_duration
 
 from .values import VOLATILE, Cause, Change
 
@@ -38,10 +37,10 @@ from .values import VOLATILE, Cause, Change
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
 _MOST_SHOWN = 60
 
-#: The error of a token estimate where the model is unknown.
+#: The error of a token estimate if the model is unknown.
 TOKEN_ERROR = 0.25
 
-#: What would tell the cause.
+#: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
     "the requests are not recorded as they were sent, so that what changed is not known:"
     " `anaphora watch -- COMMAND` compares them"
@@ -57,11 +56,6 @@ BEGAN_UNKNOWN = (
 READABLE_UNKNOWN = (
     "the previous call had not ended yet: what it wrote is readable from the start of its response"
     " on, which is not recorded"
-)
-
-_IMAGE = re.compile(
-    rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
-    rb'|"mime_?[tT]ype"\s*:\s*"image/'
 )
 
 
@@ -201,32 +195,14 @@ def _shown(name: str, value: bytes | None) -> str:
 
 
 def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | None:
-    """The first image that was added, or the last that was removed, where that matters."""
+    """The first image that was added, or the last that was removed, if that matters."""
     if "messages" not in rules.voided_by("images"):
         return None
-    was, now = _has_image(earlier), _has_image(later)
+    was, now = has_image(earlier), has_image(later)
     if was == now:
         return None
     text = "the first image was added" if now else "the last image was removed"
     return Cause("images_changed", f"{text}, which invalidates the cached messages")
-
-
-def _has_image(rendered: Rendered) -> bool:
-    """Searches only chunks that were not searched before."""
-    for run in rendered.runs:
-        log, (searched, first) = run.log, run.log.first_image
-        if run.section != "messages":
-            continue
-        if first is None and searched < run.count:
-            for index in range(searched, run.count):
-                data = log.slice(log.start(index), log.ends[index])
-                if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
-                    first = index
-                    break
-            log.first_image = run.count, first
-        if first is not None and first < run.count:
-            return True
-    return False
 
 
 def _clock(
@@ -269,14 +245,6 @@ def _not_readable(earlier: SentCall, at: float, gap: float, rules: CacheRules) -
         text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)
     return Cause("unknown", READABLE_UNKNOWN) if at <= latest else None
-
-
-def format_duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def no_marker_cause(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
@@ -349,7 +317,7 @@ def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
-    """The chunks with a marker, the provider's own included where a request asks for it."""
+    """The chunks with a marker, the provider's own included if a request asks for it."""
     if rules.automatic_breakpoint.value == "last_block":
         return _breakpoints(sent, rules)
     return sorted({mark.chunk for mark in sent.marks.marks})
@@ -409,7 +377,7 @@ def _from_user(rendered: Rendered, chunk: int) -> bool:
 
 
 def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction) -> Cause:
-    """The cause where none was found. The provider is blamed only when nothing else is possible."""
+    """The cause if none was found. The provider is blamed only when nothing else is possible."""
     if any(span.reason == "not_persisted" for span in expected.outcome.spans):
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:

@@ -253,7 +253,7 @@ def _image_changed(
     was, now = _images_in(one.value), _images_in(two.value)
     if len(was) == len(now):
         return None
-    # Only where nothing else differs: an edited message may also have lost an image.
+    # Only if nothing else differs: an edited message may also have lost an image.
     if _without_images(one.value) == _without_images(two.value) or not was or not now:
         return "image_added" if len(now) > len(was) else "image_gone"
     return None
@@ -314,7 +314,7 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> _Found:
 
 def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any] | None:
     """The first value that differs, in the order in which the JSON is written: a text or number, an
-    object whose keys, or a list whose items, are in another order. None where none does."""
+    object whose keys, or a list whose items, are in another order. None if none does."""
     if isinstance(was, dict) and isinstance(now, dict):
         return _first_member(was, now, path)
     if isinstance(was, list) and isinstance(now, list):

@@ -24,7 +24,7 @@ class JsonBlock(msgspec.Struct, frozen=True):
     raw: bytes
     """The block itself, without the message around it."""
     outer: bytes
-    """The same with the opening of its message, where it has one."""
+    """The same with the opening of its message, if it has one."""
 
     @property
     def value(self) -> Any:
@@ -95,7 +95,7 @@ _LONGEST_SECRET = 4096
 
 def chunk_at(rendered: Rendered, offset: int) -> Chunk:
     """The chunk that holds a byte. A quote that ends a text belongs to the chunk of the text, also
-    where it is in the glue of the next."""
+    if it is in the glue of the next."""
     index = rendered.at_offset(offset)
     chunk = rendered.chunk(index)
     at_start = index > 0 and offset == rendered.offset(index)
@@ -129,7 +129,7 @@ def redacted(
 ) -> str:
     """A part of a text, without what looks like a key: prompts may contain keys, and excerpts are
     logged. A key is recognised by its beginning, which may be before the excerpt. `secrets` are
-    those of the whole text, where many parts of it are shown."""
+    those of the whole text, if many parts of it are shown."""
     if secrets is None:
         secrets = secrets_in(data, begin - _LONGEST_SECRET, end + _LONGEST_SECRET)
     pieces, done = [], begin
@@ -152,7 +152,7 @@ def secrets_in(data: bytes, begin: int = 0, end: int | None = None) -> list[tupl
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"
 
-#: Generous: they are used where two texts are known to differ.
+#: Generous: they are used if two texts are known to differ.
 _KINDS: tuple[tuple[str, str], ...] = (
     ("uuid", r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
     (
@@ -185,7 +185,7 @@ _SHORTEST_NONCE = 6
 
 def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
-    None also where what differs is too long to be searched while a call waits."""
+    None also if what differs is too long to be searched while a call waits."""
     begin = max(0, common_prefix(before, after) - _CONTEXT)
     end = max(0, common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
     before, after = before[begin : len(before) - end], after[begin : len(after) - end]

@@ -30,7 +30,7 @@ _MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
 
 
 class SentRecord(Protocol):
-    """What an index keeps of a call so that a later one can be judged."""
+    """A remembered call, for the verdict on a later one."""
 
     @property
     def sent(self) -> SentCall: ...
@@ -50,7 +50,7 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
     """The number of this call in its conversation."""
 
     def follow(self, earlier: EarlierCall[Self] | None) -> bool:
-        """Joins the conversation that it continues; False where it begins one."""
+        """Joins the conversation that it continues; False if it begins one."""
         if earlier is None or not earlier.continues:
             return False
         before = earlier.call
@@ -68,7 +68,7 @@ def comparable(
 ) -> SentCall | None:
     """What the next call is judged against: the call before it in its conversation. For a new
     conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None where nothing that they share can have been cached for both. `at` is when
+    meant to be read. None if nothing that they share can have been cached for both. `at` is when
     the next call was sent: of calls in parallel, one that ended earlier may have been sent later.
     """
     if earlier is None:
@@ -93,7 +93,7 @@ def comparable(
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
     """Whether the beginning of another conversation can have been cached for this prompt too.
-    Where whole units are kept, only a beginning that several prompts shared is one."""
+    If whole units are kept, only a beginning that several prompts shared is one."""
     if rules.automatic_breakpoint.value == "units":
         return False
     marked = rules.needs_marks and rules.slots.value > 0
@@ -140,7 +140,7 @@ def judge(
     profile: Profile | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Verdict:
-    """What became of what the earlier call cached, by the later one's bill; by the rules where
+    """What became of what the earlier call cached, by the later one's bill; by the rules if
     there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
     prediction that was already made, `diagnosis` the provider's own."""
     billed_read = later.usage.read if later.usage is not None else None
@@ -268,7 +268,7 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative where more was
+    """What the input would have cost without a cache, less what it cost; negative if more was
     written than read."""
     tokens = usage.input if usage is not None else None
     if usage is None or price is None or tokens is None:

@@ -11,18 +11,24 @@ from msgspec.structs import replace
 from anaphora.cache.history import gone_tokens
 from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.sent_call import (
+    MadeCall,
     SentCall,
     expiry,
     is_alive,
+    made_call,
     shared_chunks,
     ttl_seconds,
     updated_bills,
 )
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
-from anaphora.cache.simulator.outcome import Prediction, predict_read
+from anaphora.cache.simulator.outcome import (
+    Prediction,
+    marked_outcome,
+    predict_read,
+    writing_marks,
+)
 from anaphora.cache.simulator.prefixes import prefix_outcome
-from anaphora.cache.simulator.simulator import made_call
-from anaphora.cache.simulator.view import MadeCall, is_from_model
+from anaphora.cache.simulator.view import is_from_model
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import EXACT
 from anaphora.rendered import Plan, Rendered
@@ -68,37 +74,91 @@ def predict(
 def simulate_extension(
     rules: CacheRules, earlier: SentCall, later: SentCall, made: MadeCall, at: float, bills: Bills
 ) -> tuple[Outcome, Outcome] | None:
-    """The earlier call in an empty cache, and the later one after it, sent at `at`; None where that
+    """The earlier call in an empty cache, and the later one after it, sent at `at`; None if that
     takes a simulation: bytes or parameters have changed, or the earlier prompt cannot be read.
     """
+    was, now = earlier.marks, later.marks
+    if was.key != now.key or was.held or now.held or earlier.route != later.route:
+        return None
     before, after = earlier.rendered, later.rendered
+    if before.envelope.cache_params != after.envelope.cache_params:
+        return None
+    if made.lives_from < made.at or not made.readable < at:
+        return None
     chunks = len(before)
-    if not chunks or not _uses_granules(rules, earlier.marks, later.marks):
+    if not chunks or shared_chunks(after, before) < chunks:
         return None
-    if earlier.route != later.route or before.envelope.cache_params != after.envelope.cache_params:
-        return None
-    expires = expiry(made.lives_from, ttl_seconds(rules))
-    if made.lives_from < made.at or not made.readable < at or not is_alive(expires, at):
-        return None
-    if shared_chunks(after, before) < chunks:
-        return None
-    wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
-    read, count = chunks, len(after)
-    if count > chunks and rules.reply_cached(made.reasoning):
-        while read < count and is_from_model(*after.locate(read)):
-            read += 1
-    counts = Counts(after)
-    return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
+    if _uses_granules(rules, was, now):
+        if not is_alive(expiry(made.lives_from, ttl_seconds(rules)), at):
+            return None
+        wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
+        read, count = chunks, len(after)
+        if count > chunks and rules.reply_cached(made.reasoning):
+            while read < count and is_from_model(*after.locate(read)):
+                read += 1
+        counts = Counts(after)
+        return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")
+    if _uses_markers(rules, before, was, now):
+        return _simulate_marks(rules, was, now, Counts(before, bills), Counts(after), made, at)
+    return None
 
 
 def _uses_granules(rules: CacheRules, before: Plan, after: Plan) -> bool:
-    """Whether both calls use a cache of granules, without markers and handles."""
-    if not rules.caches_tokens or before.key != after.key or before.held or after.held:
+    """Whether both calls use a cache of granules, without markers."""
+    if not rules.caches_tokens:
         return False
     if rules.mechanism.value == "implicit" or not rules.slots.value:
         return True
     marked = before.marks or after.marks or before.automatic or after.automatic
     return rules.mechanism.value == "both" and not marked
+
+
+def _uses_markers(rules: CacheRules, prompt: Rendered, before: Plan, after: Plan) -> bool:
+    """Whether both calls have markers of their own alone, which reach back by blocks."""
+    if rules.mechanism.value == "implicit" or rules.automatic_breakpoint.value == "slots":
+        return False
+    if not before.marks or not after.marks or before.automatic or after.automatic:
+        return False
+    unit, reused = rules.lookback_unit, rules.trailing_system_reused
+    if unit is not None and unit.value != "blocks":
+        return False
+    if reused is None or reused.value:
+        return True
+    last = prompt.runs[-1]  # what is written at a trailing system message is not found again
+    return last.section != "messages" or last.log.role_of(last.count - 1) != "system"
+
+
+def _simulate_marks(
+    rules: CacheRules,
+    was: Plan,
+    now: Plan,
+    before: Counts,
+    after: Counts,
+    made: MadeCall,
+    at: float,
+) -> tuple[Outcome, Outcome] | None:
+    """Two calls with markers; None where nothing is read, or a part has expired."""
+    sizes = {mark.chunk: before.tokens(mark.chunk + 1) for mark in was.marks}
+    written = writing_marks(rules, was.marks, sizes.__getitem__)
+    if not written:
+        return None
+    lifetime = min(TTL_SECONDS[mark.ttl] for mark in written)
+    if not is_alive(expiry(made.lives_from, lifetime), at):
+        return None
+    reach = 1 if rules.lookback_positions is None else rules.lookback_positions.value
+    found = -1
+    for mark in written:
+        for marker in now.marks:
+            if marker.chunk - reach < mark.chunk <= marker.chunk:
+                found = max(found, mark.chunk)
+    if found < 0:
+        return None
+    wrote = marked_outcome(written, sizes.__getitem__, total=before.total)
+    sizes = {chunk: after.tokens(chunk + 1) for chunk in {found, *(m.chunk for m in now.marks)}}
+    writes = writing_marks(rules, now.marks, sizes.__getitem__)
+    while writes and writes[0].chunk <= found:
+        writes = writes[1:]
+    return wrote, marked_outcome(writes, sizes.__getitem__, total=after.total, found=found)
 
 
 def predict_after(
@@ -179,7 +239,7 @@ def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcom
 def reusable_tokens(
     earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
 ) -> int:
-    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    """What could have been read had nothing gone wrong. If nothing was marked, that is all that
     the two prompts share."""
     if cause.kind == "not_persisted":
         return expected.read
@@ -258,7 +318,7 @@ def _split_causes(
     expected: Prediction,
     lost: int,
 ) -> tuple[Cause, ...]:
-    """The causes with the lost tokens of each, where what changed explains only a part: what stands
+    """The causes with the lost tokens of each, if what changed explains only a part: what stands
     before a change could still be read, so its loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes

@@ -26,7 +26,7 @@ def preflight(
 ) -> tuple[Notice, ...]:
     """Before anything is sent: what the later request loses of what the earlier one cached, and
     what the provider may reject. With `rules` also causes that no byte shows: parameters, images,
-    the look-back. `plans` are the markers of the two calls, where the requests do not carry them.
+    the look-back. `plans` are the markers of the two calls, if the requests do not carry them.
     """
     before = SentCall(rendered=earlier, plan=plans[0])
     after = SentCall(rendered=later, plan=plans[1])

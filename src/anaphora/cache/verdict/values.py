@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.values import Reply, Section
 from anaphora.values.codec import html_of
-from anaphora.wording import counted
+from anaphora.wording import counted, format_loss, format_usd
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable", "unknown"]
 """Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
@@ -73,12 +73,10 @@ CauseKind: TypeAlias = Literal[
 ]
 """Why less was read than the previous call had cached."""
 
-
 #: Control characters are shown escaped, so that an excerpt stays on one line.
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
-#: The excerpt where one of two texts ends before the other.
+#: The excerpt if one of two texts ends before the other.
 _ENDED = "(nothing: the text ends here)"
-
 
 #: Causes that are a change of bytes, which the verdict's `change` describes.
 CHANGED = frozenset(("changed", "history_edited", "marker_on_volatile"))
@@ -98,14 +96,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The block it is in: a tool, a system block, a message."""
     path: str
-    """The field that changed, or the block where no one field did."""
+    """The field that changed, or the block if no one field did."""
     before: str
     """The earlier prompt's text around that byte."""
     after: str
     detail: str = ""
     """Names: the tool that was added, the message that was dropped."""
     character: int | None = None
-    """The first character that differs in the text at `path`, counted from 0; None where no text
+    """The first character that differs in the text at `path`, counted from 0; None if no text
     changed."""
 
     @property
@@ -135,7 +133,7 @@ class Cause(msgspec.Struct, frozen=True):
     kind: CauseKind
     text: str
     tokens: int | None = None
-    """How many of the lost tokens it explains, where two causes each explain a part."""
+    """How many of the lost tokens it explains, if two causes each explain a part."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,14 +176,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of calls since the previous one that kept its prefix alive; not in `saved`."""
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
-    """Whether the provider's diagnosis agrees; None where there is none."""
+    """Whether the provider's diagnosis agrees; None if there is none."""
 
     @property
     def sentence(self) -> str:
         return self.describe()
 
     def describe(self, *, excerpts: bool = True) -> str:
-        """The sentence; without the two excerpts of a change where those are shown beside it."""
+        """The sentence; without the two excerpts of a change if those are shown beside it."""
         shown = self.change if excerpts else None
         text, others = _outcome(self), self.other_causes
         named = self.causes[: len(self.causes) - len(others)]
@@ -287,7 +285,7 @@ def _outcome(verdict: Verdict) -> str:
 
 
 def _joint(verdict: Verdict) -> str:
-    """What stands between what happened and why."""
+    """The words between the outcome and the reason."""
     if not verdict.left:
         return ": "
     return "; " if verdict.result == "unknown" else ", because "
@@ -305,20 +303,6 @@ def _loss(verdict: Verdict) -> str:
         return f"{tokens} could have been read"
     were = "was" if verdict.lost == 1 else "were"
     return f"{tokens} {'would be' if verdict.billed is None else were} paid again"
-
-
-#: The smallest amount that four digits show.
-_FOUR_DIGITS = Decimal("0.0001")
-
-
-def format_usd(cost_usd: Decimal) -> str:
-    if cost_usd >= 1:
-        return f"${cost_usd:.2f}"
-    return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
-
-
-def format_loss(cost_usd: Decimal | None) -> str:
-    return "cost unknown" if cost_usd is None else f"{format_usd(cost_usd)} lost"
 
 
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
@@ -352,15 +336,11 @@ _CODES: dict[str, _Codes] = {
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-#: In the names of both fields that hold a diagnosis.
-_NAME = "diagnostics"
-
-
 def diagnosis_of(reply: Reply) -> Diagnosis | None:
-    """The diagnosis in a reply; None where there is none, or the comparison is not finished."""
+    """The diagnosis in a reply; None if there is none, or the comparison is not finished."""
     for extras in (reply.extras or {}).values():
-        if _NAME not in extras:
-            continue  # nearly always
+        if "diagnostics" not in extras:  # nearly always
+            continue
         try:
             fields = _decode(extras)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

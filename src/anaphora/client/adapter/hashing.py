@@ -1,7 +1,7 @@
 """The JSON that a prompt's hash is taken over: compact, in a fixed order, as Rust's serde_json
 writes it, so that the hash is the same in both languages.
 
-Numbers have the shortest digits that read back as the same number, with `.0` where they are whole,
+Numbers have the shortest digits that read back as the same number, with `.0` if they are whole,
 and an exponent outside of a range that depends on their width.
 """
 

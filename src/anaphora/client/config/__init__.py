@@ -75,7 +75,7 @@ class BreakerConfig(_Table, frozen=True):
 
 
 class Rate(_Table, frozen=True):
-    """Limits; None: as much as the provider's response headers allow."""
+    """Limits of a model; None: as much as the provider's response headers allow."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -83,9 +83,12 @@ class Rate(_Table, frozen=True):
     concurrency: Count | None = None
 
 
-class LimitsConfig(Rate, frozen=True):
+class LimitsConfig(_Table, frozen=True):
     """Limits of the provider as a whole, and additional ones of single models."""
 
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrency: Count | None = None
     models: dict[str, Rate] = {}
     longest_wait: Positive = 3600.0
     """A provider that states a longer wait, in an error or in a header, is tried again after this
@@ -164,7 +167,7 @@ class McpServer(_Table, frozen=True):
     tools: tuple[Name, ...] = ("*",)
     """Globs of the tools that are used."""
     prefix: str = ""
-    """Is added to the names of its tools, where two servers have the same."""
+    """Is added to the names of its tools, if two servers have the same."""
     timeout: Positive = 60.0
     """Seconds for a call of a tool."""
     start_timeout: Positive = 30.0
@@ -292,6 +295,20 @@ class ClientConfig(_Table, frozen=True, dict=True):
         """File and lines; not part of the value, so equal configurations compare equal."""
         origin: Origin = self.__dict__.get("origin", Origin())
         return origin
+
+    @classmethod
+    @hides_arguments
+    def of(cls, source: object) -> ClientConfig:
+        """From the path of `llm.yaml`, or its content."""
+        if isinstance(source, ClientConfig):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_mapping(source)
+        if isinstance(source, str | Path):
+            return cls.read(source)
+        raise InvalidConfig(
+            f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
+        )
 
     @classmethod
     @hides_arguments

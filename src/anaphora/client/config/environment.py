@@ -20,7 +20,8 @@ from anaphora.catalog import Dialect, is_maker
 from anaphora.errors import InvalidConfig, MissingSecret
 
 from . import ClientConfig
-from .resolve import ResolvedProvider, resolve_each
+from .resolve import resolve_each
+from .secrets import ResolvedProvider
 
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192
@@ -33,7 +34,7 @@ _OLLAMA_HOST = re.compile(
 
 
 class Environment:
-    """Reads the variables of each provider once, when it is first asked for."""
+    """Reads the variables of each provider once, at its first use."""
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self._variables = os.environ if variables is None else variables

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -22,20 +22,17 @@ from anaphora import wire
 from anaphora.catalog import Dialect, dialects, serves_own_only
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.redaction import (
-    could_be_secret,
     hides_arguments,
     looks_like_key,
     quoted,
     shown_name,
     shown_text,
-    shown_url,
 )
-from anaphora.redactor import Redactor
 from anaphora.values import Notice
 from anaphora.yaml_values import Origin, nearest, shown_path
 
 from . import ClientConfig, Key, ProviderConfig
-from .secrets import Secret, SecretHeaders, SecretVariables, find_key, permission_warning
+from .secrets import ResolvedProvider, SecretVariables, find_key, permission_warning
 
 #: The header of each kind of authentication, and the prefix of the key in it.
 _AUTH: dict[str, tuple[str, str]] = {
@@ -51,84 +48,12 @@ _HEADER_VALUE = re.compile(r"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff]
 #: Headers that the transport sets.
 _TRANSPORT = ("content-length", "transfer-encoding", "connection")
 
-#: Headers whose values are secrets, whatever they look like; and those whose values are none.
-_SECRET_HEADER = re.compile(r"auth|token|key|secret|pass|cookie|credential|signature", re.I)
-_PLAIN_HEADER = re.compile(
-    r"organization|project|beta|version|referer|title|agent|accept|type", re.I
-)
-
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 #: A value may be part of a host or of a path segment, and cannot end either.
 _VALUE = re.compile(r"[A-Za-z0-9._:-]+\Z")
 _LEGAL = re.compile(r"[!-~]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+(%\w+)?\Z")
 _REGION = ("region", "location")
-
-
-class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    id: str
-    wire: str
-    dialect: Dialect | None
-    base_url: str
-    """Without a trailing slash; the path of a request follows."""
-    auth_header: str
-    """In lower case; empty if the provider takes no key."""
-    auth_prefix: str
-    secret: Secret | None
-    provider: ProviderConfig
-    """The configuration; `ca` is relative to the working directory."""
-    own_models_only: bool = False
-    """At the address of a maker that serves no models but its own."""
-    path_start: str = ""
-    """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
-    notices: tuple[Notice, ...] = ()
-
-    @property
-    def system(self) -> str:
-        """The provider's name in the catalog."""
-        return wire.provider_of(self.wire)
-
-    @property
-    def shown_url(self) -> str:
-        """The base URL for messages: its path may contain a token."""
-        return shown_url(self.base_url)
-
-    @property
-    def proxy(self) -> Secret | None:
-        """The proxy's URL, which may contain a password."""
-        return None if self.provider.proxy is None else Secret(self.provider.proxy)
-
-    def headers(self) -> SecretHeaders:
-        """The headers of every request, the key included; names in lower case."""
-        headers = [(name.lower(), value) for name, value in self.provider.headers.items()]
-        if self.secret is not None and self.auth_header:
-            headers.append((self.auth_header, self.auth_prefix + self.secret.reveal()))
-        return SecretHeaders(headers)
-
-    def redactor(self) -> Redactor:
-        """Removes this provider's secrets from texts."""
-        return Redactor(self._secrets())
-
-    def _secrets(self) -> Iterator[str]:
-        if self.secret is not None:
-            yield self.secret.reveal()
-        for name, value in self.provider.headers.items():
-            plain = _PLAIN_HEADER.search(name) or not could_be_secret(value)
-            if _SECRET_HEADER.search(name) or not plain:
-                yield value
-                yield value.rpartition(" ")[2]  # without `Bearer`
-        if self.provider.proxy is not None:
-            parts = urlsplit(self.provider.proxy)
-            yield parts.password or ""
-            yield unquote(parts.password or "")
-            yield f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-        yield from filter(could_be_secret, urlsplit(self.base_url).path.split("/"))
-
-    def __repr__(self) -> str:
-        return f"<ResolvedProvider {shown_name(self.id)}: {self.wire} at {self.shown_url}>"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("id", self.id), ("wire", self.wire), ("base_url", self.shown_url)]
 
 
 @hides_arguments

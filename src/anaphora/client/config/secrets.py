@@ -1,4 +1,4 @@
-"""Finding API keys, and holders that do not show them.
+"""Finding API keys, and holders that do not show them: a secret, headers, a provider with its key.
 
 Keys are in an environment variable or in a file `secrets/<NAME>.txt` next to the configuration,
 never in the configuration itself.
@@ -17,19 +17,37 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
+import msgspec
+
+from anaphora import wire
+from anaphora.catalog import Dialect
 from anaphora.errors import MissingSecret
-from anaphora.redaction import hides_arguments
-from anaphora.redactor import MASK
+from anaphora.redaction import (
+    MASK,
+    Redactor,
+    could_be_secret,
+    hides_arguments,
+    shown_name,
+    shown_url,
+)
+from anaphora.values import Notice
 from anaphora.yaml_values import Origin
 
-from . import Key
+from . import Key, ProviderConfig
 
 #: A longer file is not a key.
 _MAX_BYTES = 16 * 1024
 
 #: A key is sent in a header: printable ASCII without spaces.
 KEY_TEXT = re.compile(r"[!-~]+\Z")
+
+#: Headers whose values are secrets, whatever they look like; and those whose values are none.
+_SECRET_HEADER = re.compile(r"auth|token|key|secret|pass|cookie|credential|signature", re.I)
+_PLAIN_HEADER = re.compile(
+    r"organization|project|beta|version|referer|title|agent|accept|type", re.I
+)
 
 
 class _Holder:
@@ -188,3 +206,69 @@ def _read(file: Path) -> tuple[Secret | None, str]:
         return None, f"{{}} cannot be read: {error.strerror}"
     except UnicodeDecodeError:
         return None, "{} is not UTF-8"
+
+
+class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    id: str
+    wire: str
+    dialect: Dialect | None
+    base_url: str
+    """Without a trailing slash; the path of a request follows."""
+    auth_header: str
+    """In lower case; empty if the provider takes no key."""
+    auth_prefix: str
+    secret: Secret | None
+    provider: ProviderConfig
+    """The configuration; `ca` is relative to the working directory."""
+    own_models_only: bool = False
+    """At the address of a maker that serves no models but its own."""
+    path_start: str = ""
+    """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def system(self) -> str:
+        """The provider's name in the catalog."""
+        return wire.provider_of(self.wire)
+
+    @property
+    def shown_url(self) -> str:
+        """The base URL for messages: its path may contain a token."""
+        return shown_url(self.base_url)
+
+    @property
+    def proxy(self) -> Secret | None:
+        """The proxy's URL, which may contain a password."""
+        return None if self.provider.proxy is None else Secret(self.provider.proxy)
+
+    def headers(self) -> SecretHeaders:
+        """The headers of every request, the key included; names in lower case."""
+        headers = [(name.lower(), value) for name, value in self.provider.headers.items()]
+        if self.secret is not None and self.auth_header:
+            headers.append((self.auth_header, self.auth_prefix + self.secret.reveal()))
+        return SecretHeaders(headers)
+
+    def redactor(self) -> Redactor:
+        """Removes this provider's secrets from texts."""
+        return Redactor(self._secrets())
+
+    def _secrets(self) -> Iterator[str]:
+        if self.secret is not None:
+            yield self.secret.reveal()
+        for name, value in self.provider.headers.items():
+            plain = _PLAIN_HEADER.search(name) or not could_be_secret(value)
+            if _SECRET_HEADER.search(name) or not plain:
+                yield value
+                yield value.rpartition(" ")[2]  # without `Bearer`
+        if self.provider.proxy is not None:
+            parts = urlsplit(self.provider.proxy)
+            yield parts.password or ""
+            yield unquote(parts.password or "")
+            yield f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        yield from filter(could_be_secret, urlsplit(self.base_url).path.split("/"))
+
+    def __repr__(self) -> str:
+        return f"<ResolvedProvider {shown_name(self.id)}: {self.wire} at {self.shown_url}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("id", self.id), ("wire", self.wire), ("base_url", self.shown_url)]

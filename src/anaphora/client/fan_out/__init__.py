@@ -1,4 +1,4 @@
-"""Many prompts at once, where what they share is written to the cache once and read by the others.
+"""Many prompts at once: what they share is written to the cache once and read by the others.
 
     result = await client.map(prompts, model="claude-sonnet-5-5", system=instructions)
     result.texts, result.cost_usd, result.read_share
@@ -17,16 +17,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, NoReturn
 
+from anaphora.client.oneshot import OneShot
 from anaphora.client.options import FanOutProgress
 from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed
 from anaphora.values import Notice
 
-from .calls import MappedCall
 from .run import FanOutRun
 from .values import FanOutItem, FanOutResult, FanOutSettings
 
-__all__ = ["FanOut", "FanOutItem", "FanOutProgress", "FanOutResult", "FanOutSettings", "MappedCall"]
+__all__ = ["FanOut", "FanOutItem", "FanOutProgress", "FanOutResult", "FanOutSettings"]
 
 
 class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
@@ -36,7 +36,7 @@ class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
 
     def __init__(
         self,
-        calls: Sequence[MappedCall],
+        calls: Sequence[OneShot],
         settings: FanOutSettings,
         on_progress: Callable[[FanOutProgress], None] | None = None,
     ) -> None:

@@ -3,7 +3,7 @@
 Requests of a batch run within a day, at half the price and with a cache of their own.
 
 Neither API takes an idempotency key. A batch carries a mark that the client chose, so that it is
-found again where its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
+found again if its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
 the ids of its requests, with its results.
 """
 
@@ -65,7 +65,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
-    """What became of one request: a body, or an error."""
+    """The result of one request: a body, or an error."""
 
     id: str
     """Of the request: the mark of the batch, and the key."""
@@ -93,6 +93,9 @@ class ListedBatch(msgspec.Struct, frozen=True):
 class BatchApi(ABC):
     """The batches of one provider."""
 
+    _under_path = False
+    """Whether the path of batches continues that of a single request."""
+
     def __init__(
         self, endpoint: Endpoint, path: str, headers: Headers, limits: BatchLimits
     ) -> None:
@@ -102,6 +105,7 @@ class BatchApi(ABC):
         self._path = path
         self._headers = headers
         self._root = path.partition("/v1/")[0] + "/v1"
+        self._batches = f"{path if self._under_path else self._root}/batches"
 
     @abstractmethod
     async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
@@ -113,9 +117,6 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def status(self, batch: str) -> BatchStatus: ...
-
-    @abstractmethod
-    def cancel_path(self, batch: str) -> str: ...
 
     @abstractmethod
     def _outcome(self, line: bytes) -> BatchOutcome: ...
@@ -136,7 +137,7 @@ class BatchApi(ABC):
             more = more and bool(page)
 
     async def cancel(self, batch: str) -> None:
-        await self._request("POST", self.cancel_path(batch), again=True)
+        await self._request("POST", f"{self._batches}/{batch}/cancel", again=True)
 
     async def results(self, status: BatchStatus) -> AsyncIterator[BatchOutcome]:
         """The outcome of each request, in any order."""
@@ -157,7 +158,7 @@ class BatchApi(ABC):
         answer = await self._send("GET", path, b"", self._headers)
         try:
             if answer.status >= 300:
-                raise self._error(answer, await read_error_body(answer))
+                raise status_error(self._endpoint, answer, await read_error_body(answer))
             rest = b""
             async for data in answer:
                 *lines, rest = (rest + data).split(b"\n")
@@ -166,6 +167,9 @@ class BatchApi(ABC):
             yield rest
         finally:
             await answer.close()
+
+    async def _get(self, path: str) -> Any:
+        return await self._request("GET", path, again=True)
 
     async def _request(
         self,
@@ -186,7 +190,7 @@ class BatchApi(ABC):
                 finally:
                     await answer.close()
                 if answer.status >= 300:
-                    raise self._error(answer, data)
+                    raise status_error(self._endpoint, answer, data)
                 return msgspec.json.decode(data)
             except msgspec.DecodeError as problem:
                 raise Parse(f"the response to {method} {path} is not JSON: {problem}") from None
@@ -204,45 +208,41 @@ class BatchApi(ABC):
         request = msgspec.structs.replace(request, max_response_bytes=_MOST_BYTES)
         return await self._endpoint.transport.send(request)
 
-    def _error(self, answer: HttpResponse, data: bytes) -> Upstream:
-        return status_error(self._endpoint, answer, data)
-
-    def _request_error(self, status: int, body: bytes) -> Upstream:
-        return self._endpoint.wire.read_error(status, {}, body)
-
 
 class AnthropicBatches(BatchApi):
+    _under_path = True
+
     async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
         listed = [
             {"custom_id": f"{mark}_{each.key}", "params": msgspec.Raw(each.body)}
             for each in requests
         ]
         body = msgspec.json.encode({"requests": listed})
-        made = await self._request("POST", f"{self._path}/batches", body)
-        return _id_of(made)
+        return _id_of(await self._request("POST", self._batches, body))
 
     async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
         cursor = "" if after is None else f"&after_id={after}"
-        path = f"{self._path}/batches?limit={_PAGE}{cursor}"
-        found = await self._request("GET", path, again=True)
+        found = await self._get(f"{self._batches}?limit={_PAGE}{cursor}")
         batches = [
-            ListedBatch(each["id"], _seconds(each["created_at"]), _total(each["request_counts"]))
+            ListedBatch(
+                each["id"],
+                datetime.datetime.fromisoformat(each["created_at"]).timestamp(),
+                sum(each["request_counts"].values()),
+            )
             for each in found["data"]
         ]
         return batches, bool(found.get("has_more"))
 
     async def status(self, batch: str) -> BatchStatus:
-        found = await self._request("GET", f"{self._path}/batches/{batch}", again=True)
+        found = await self._get(f"{self._batches}/{batch}")
         counts = found["request_counts"]
+        total = sum(counts.values())
         return BatchStatus(
             ended=found["processing_status"] == "ended",
-            done=_total(counts) - counts.get("processing", 0),
-            total=_total(counts),
-            places=(f"{self._path}/batches/{batch}/results",),
+            done=total - counts.get("processing", 0),
+            total=total,
+            places=(f"{self._batches}/{batch}/results",),
         )
-
-    def cancel_path(self, batch: str) -> str:
-        return f"{self._path}/batches/{batch}/cancel"
 
     def _outcome(self, line: bytes) -> BatchOutcome:
         read = msgspec.json.decode(line, type=_AnthropicLine)
@@ -250,7 +250,9 @@ class AnthropicBatches(BatchApi):
         if result.type == "succeeded":
             return BatchOutcome(read.custom_id, bytes(result.message))
         if result.type == "errored":
-            return BatchOutcome(read.custom_id, error=self._request_error(400, bytes(result.error)))
+            return BatchOutcome(
+                read.custom_id, error=self._endpoint.wire.read_error(400, {}, bytes(result.error))
+            )
         return BatchOutcome(read.custom_id, error=_not_run(result.type))
 
 
@@ -278,13 +280,11 @@ class OpenAIBatches(BatchApi):
             "metadata": {_MARK: mark},
         }
         body = msgspec.json.encode(fields)
-        made = await self._request("POST", f"{self._root}/batches", body)
-        return _id_of(made)
+        return _id_of(await self._request("POST", self._batches, body))
 
     async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
         cursor = "" if after is None else f"&after={after}"
-        path = f"{self._root}/batches?limit={_PAGE}{cursor}"
-        found = await self._request("GET", path, again=True)
+        found = await self._get(f"{self._batches}?limit={_PAGE}{cursor}")
         batches = [
             ListedBatch(
                 each["id"],
@@ -297,7 +297,7 @@ class OpenAIBatches(BatchApi):
         return batches, bool(found.get("has_more"))
 
     async def status(self, batch: str) -> BatchStatus:
-        found = await self._request("GET", f"{self._root}/batches/{batch}", again=True)
+        found = await self._get(f"{self._batches}/{batch}")
         counts = found.get("request_counts") or {}
         files = (found.get("output_file_id"), found.get("error_file_id"))
         problems = (found.get("errors") or {}).get("data") or [{}]
@@ -309,18 +309,18 @@ class OpenAIBatches(BatchApi):
             problem=problems[0].get("message", "") if found["status"] == "failed" else "",
         )
 
-    def cancel_path(self, batch: str) -> str:
-        return f"{self._root}/batches/{batch}/cancel"
-
     def _outcome(self, line: bytes) -> BatchOutcome:
         read = msgspec.json.decode(line, type=_OpenAILine)
         if read.response is None:
             error = read.error or {}
             reason = str(error.get("message") or "the request did not run")
-            return BatchOutcome(read.custom_id, error=RequestRejected(reason, code=_code(error)))
+            code = None if error.get("code") is None else str(error["code"])
+            return BatchOutcome(read.custom_id, error=RequestRejected(reason, code=code))
         status, body = read.response.status_code, bytes(read.response.body)
         if status >= 300:
-            return BatchOutcome(read.custom_id, error=self._request_error(status, body))
+            return BatchOutcome(
+                read.custom_id, error=self._endpoint.wire.read_error(status, {}, body)
+            )
         return BatchOutcome(read.custom_id, body)
 
 
@@ -328,7 +328,7 @@ _APIS: dict[str | None, type[BatchApi]] = {"inline": AnthropicBatches, "file": O
 
 
 def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
-    """The batches of a provider; raises where it has none that is known."""
+    """The batches of a provider; raises if it has none that is known."""
     own = wire.PROVIDERS.get(endpoint.base_wire) == endpoint.system
     api = _APIS.get(endpoint.features.batches) if own else None
     limits = batch_limits(endpoint.system)
@@ -340,7 +340,7 @@ def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
 
 
 def may_have_arrived(problem: AnaphoraError) -> bool:
-    """Whether the provider may have done what it was asked for."""
+    """Whether the provider may have carried out the request."""
     match problem:
         case Transport():
             return problem.phase != "connect"
@@ -383,19 +383,6 @@ def _id_of(made: Any) -> str:
         return str(made["id"])
     except (KeyError, TypeError):
         raise Parse("the response to a new batch has no id") from None
-
-
-def _total(counts: dict[str, int]) -> int:
-    return sum(counts.values())
-
-
-def _seconds(date: str) -> float:
-    return datetime.datetime.fromisoformat(date).timestamp()
-
-
-def _code(error: dict[str, Any]) -> str | None:
-    code = error.get("code")
-    return None if code is None else str(code)
 
 
 def _form(fields: dict[str, str], name: str, data: bytes) -> tuple[Headers, bytes]:

@@ -2,7 +2,7 @@
 
 The cache of batches is written by a first batch with one request of each group; the others follow
 in a second one. A batch is in the state file before it is submitted, with a mark, and again with
-its id: a run that was killed collects its results instead of paying again. Where the id is missing,
+its id: a run that was killed collects its results instead of paying again. If the id is missing,
 the provider's batches are searched for the mark.
 """
 
@@ -210,7 +210,7 @@ class _Lane:
         return ""
 
     async def collect_earlier(self, batch: SubmittedBatch, indexes: list[int]) -> bool:
-        """The same as `collect` for a batch of an earlier run; False where there is none."""
+        """The same as `collect` for a batch of an earlier run; False if there is none."""
         run = self._run
         if not batch.id:
             try:

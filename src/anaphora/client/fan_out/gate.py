@@ -24,6 +24,7 @@ from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import SingleCallPlanner
 from anaphora.cache.plan.groups import PrefixGroup, beginning_key
 from anaphora.cache.sent_call import expiry, is_alive
+from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of
@@ -33,8 +34,7 @@ from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Ttl, Usage
 
-from .calls import CallWatch, MappedCall, assign_groups
-from .release import GroupRelease
+from .release import GroupRelease, assign_groups
 from .run import PAUSE
 from .values import FanOutItem
 
@@ -71,7 +71,7 @@ class _Beginning(msgspec.Struct, eq=False):
 class _Waiting(msgspec.Struct, eq=False):
     """A call before it is sent, in the task of its caller."""
 
-    call: MappedCall
+    call: OneShot
     prompt: Rendered
     released: asyncio.Future[CallWatch | None]
     ended: asyncio.Future[FanOutItem[Any]]
@@ -112,7 +112,7 @@ class CallGate:
         """The response to a single call; the arguments are those of `AsyncClient.complete`."""
         check_keywords(options, CALL_KEYWORDS)
         form = None if output is None else output_of(output)
-        call = self._client.mapped_call(prompt, provider, output=form, **options)
+        call = self._client.single_call(prompt, provider, output=form, **options)
         rendered, target = call.render(), call.target
         if Counts(rendered).total < target.rules.minimum_tokens.value:
             return await call.send()
@@ -129,7 +129,7 @@ class CallGate:
         known.used = time.monotonic()
         return (await call.send()).with_notices(notices)
 
-    def _known(self, call: MappedCall, rendered: Rendered) -> _Beginning | None:
+    def _known(self, call: OneShot, rendered: Rendered) -> _Beginning | None:
         """The longest beginning of the call that was written, or is being written."""
         target, now = call.target, time.monotonic()
         lengths = {chunks for place, chunks, _ in self._beginnings if place == id(target)}
@@ -143,7 +143,7 @@ class CallGate:
                 return known
         return None
 
-    async def _send_grouped(self, call: MappedCall, rendered: Rendered) -> Response[Any]:
+    async def _send_grouped(self, call: OneShot, rendered: Rendered) -> Response[Any]:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(call, rendered, loop.create_future(), loop.create_future())
         self._waiting.append(waiting)
@@ -163,7 +163,7 @@ class CallGate:
             item = _item(waiting, error=problem)
             raise
         finally:
-            # Also where the task was cancelled after its release, and before it ran again.
+            # Also if the task was cancelled after its release, and before it ran again.
             if waiting.watch is not None:
                 waiting.watch.ended()
             waiting.ended.set_result(item)
@@ -180,7 +180,7 @@ class CallGate:
     async def _release(self, waiting: list[_Waiting]) -> None:
         for index, each in enumerate(waiting):
             each.index = index
-        # Those that were sent alone show what is shared, where the calls come too slowly.
+        # Those that were sent alone show what is shared, if the calls come too slowly.
         together = [*waiting, *(each for each in self._alone if not each.ended.done())]
         calls = [each.call for each in together]
         added: dict[int, _Beginning] = {}
@@ -249,11 +249,11 @@ class _Released:
             waiting.released.set_result(watch)
         return waiting.ended
 
-    async def send_warmup(self, call: MappedCall) -> Usage:
+    async def send_warmup(self, call: OneShot) -> Usage:
         return (await call.send()).usage
 
 
-async def _in_time(readable: Awaitable[object], call: MappedCall) -> None:
+async def _in_time(readable: Awaitable[object], call: OneShot) -> None:
     """Waits for other calls, not longer than the call itself may take."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(call.timeout):

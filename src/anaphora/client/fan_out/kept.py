@@ -177,7 +177,7 @@ class KeptResults:
                 ) from None
 
     def response(self, key: str, output: Structured[Any] | None) -> Response[Any] | None:
-        """The response of an earlier run; None where there is none that can be used."""
+        """The response of an earlier run; None if there is none that can be used."""
         kept = self._results.get(key)
         if kept is None:
             return None

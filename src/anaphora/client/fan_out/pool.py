@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from anaphora.cache.verdict.values import format_usd
 from anaphora.errors import BudgetExceeded
+from anaphora.wording import format_usd
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class CallPool:
     def submit(
         self, run: Callable[[], Awaitable[T]], bound: Callable[[], Decimal]
     ) -> asyncio.Future[T]:
-        """Raises `BudgetExceeded` through the future where the job may not be run."""
+        """Raises `BudgetExceeded` through the future if the job may not be run."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._ready.append(_Job(run, bound, done))
         self._start()

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from anaphora.cache.plan.groups import PrefixGroup, warming_pays
+from blake3 import blake3
+
+from anaphora.cache.plan.groups import PrefixGroup, group_prompts, group_ttl, warming_pays
 from anaphora.catalog import CacheRules
+from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import WarmUp
+from anaphora.client.target import Target
 from anaphora.errors import AnaphoraError, BudgetExceeded
+from anaphora.rendered import Rendered
 from anaphora.values import Notice, Usage
 from anaphora.wording import counted
 
-from .calls import CallWatch, MappedCall
 from .values import FanOutItem
 
 #: Calls that may fail before all others of the group are sent, whatever they read.
@@ -37,7 +41,7 @@ class CallSender(Protocol):
     def send(
         self, index: int, watch: CallWatch | None = None
     ) -> asyncio.Future[FanOutItem[Any]]: ...
-    def send_warmup(self, call: MappedCall) -> Awaitable[Usage]: ...
+    def send_warmup(self, call: OneShot) -> Awaitable[Usage]: ...
 
 
 class GroupRelease:
@@ -46,7 +50,7 @@ class GroupRelease:
     def __init__(
         self,
         sender: CallSender,
-        calls: Sequence[MappedCall],
+        calls: Sequence[OneShot],
         *,
         warm: WarmUp,
         delay: float | None,
@@ -122,7 +126,7 @@ class GroupRelease:
         self, group: PrefixGroup, rules: CacheRules, *, prewarms: bool
     ) -> tuple[PrefixGroup, CallWatch] | None:
         """Sends one call and returns when what it wrote can be read: the smallest group of it, and
-        what is known of its reads. None where no call is left, or none succeeds."""
+        what is known of its reads. None if no call is left, or none succeeds."""
         for _ in range(_LEADERS):
             if (chosen := self._next(group)) is None:
                 return None
@@ -142,7 +146,7 @@ class GroupRelease:
         return None
 
     async def _prewarm(self, index: int, watch: CallWatch) -> bool:
-        """Writes the beginning by a call without a reply; False where that is not possible."""
+        """Writes the beginning by a call without a reply; False if that is not possible."""
         try:
             watch.reads(await self._sender.send_warmup(self._calls[index].prewarm()))
         except BudgetExceeded:
@@ -162,7 +166,7 @@ class GroupRelease:
         a pre-warm shows it sooner than a call with a reply."""
         delay = rules.visibility_delay.value if self._delay is None else self._delay
         for probe in range(_PROBES + 1):
-            # The first call reads, too, where an earlier run has written the beginning.
+            # The first call also reads if an earlier run has written the beginning.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.proved.wait(), delay)
             if watch.proved.is_set() or len(self._left(group)) < 2:
@@ -200,7 +204,7 @@ class GroupRelease:
 
     def _prewarms(self, rules: CacheRules) -> bool:
         """Whether a pre-warm goes first. A call costs less; a pre-warm ends sooner, which matters
-        where the end of a response makes it readable."""
+        if the end of a response makes it readable."""
         if rules.prewarm is None or self._warm == "call":
             return False
         return self._warm == "prewarm" or rules.readable_from.value == "response_end"
@@ -211,3 +215,50 @@ class GroupRelease:
 
 def _has_members(group: PrefixGroup) -> bool:
     return bool(group.members)
+
+
+def assign_groups(
+    calls: Sequence[OneShot],
+    prompts: Mapping[int, Rendered],
+    *,
+    seconds: float,
+    mark: bool = True,
+    found: Callable[[list[Rendered], list[PrefixGroup | None], Target], None] | None = None,
+) -> dict[int, PrefixGroup | None]:
+    """The group of each call, by its position, if its beginning is worth writing; the call
+    marks it. `seconds` are those between two calls of a group; `found` gets all groups of a
+    target."""
+    by_target: dict[int, list[int]] = {}
+    for index in prompts:
+        by_target.setdefault(id(calls[index].target), []).append(index)
+    groups: dict[int, PrefixGroup | None] = dict.fromkeys(prompts)
+    for members in by_target.values():
+        target = calls[members[0]].target
+        rendered = [prompts[index] for index in members]
+        grouped = group_prompts(rendered, target.rules)
+        if found is not None:
+            found(rendered, grouped, target)
+        seen: set[int] = set()
+        for group in grouped:
+            for each in () if group is None else group.line():
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    each.members = [members[place] for place in each.members]
+        for index, group in zip(members, grouped, strict=True):
+            if group is None or not mark:
+                continue
+            ttl = group_ttl(prompts[index], target.rules, seconds)
+            if any(warming_pays(each, target.rules, ttl) for each in group.line()):
+                groups[index] = calls[index].group = group
+                calls[index].ttl = ttl
+    return groups
+
+
+def content_key(rendered: Rendered) -> str:
+    """Identifies a request by its content, without markers: the same in every run."""
+    envelope = rendered.envelope
+    digest = blake3(rendered.digest(len(rendered)))
+    for part in (rendered.wire, rendered.model, envelope.path):
+        digest.update(part.encode() + b"\0")
+    digest.update(envelope.head + b"\0" + envelope.tail)
+    return digest.hexdigest(length=16)

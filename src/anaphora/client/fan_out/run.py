@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
 from anaphora.client.failures import reported
+from anaphora.client.oneshot import CallWatch, OneShot
 from anaphora.client.options import FanOutProgress
 from anaphora.client.target import Target
 from anaphora.errors import (
@@ -24,10 +25,9 @@ from anaphora.rendered import Rendered
 from anaphora.values import Notice, Usage
 from anaphora.wording import counted
 
-from .calls import CallWatch, MappedCall, assign_groups, content_key
 from .kept import KeptResults
 from .pool import Budget, CallPool
-from .release import GroupRelease
+from .release import GroupRelease, assign_groups, content_key
 from .values import FanOutItem, FanOutSettings
 
 Deliver: TypeAlias = Callable[[FanOutItem[Any]], None]
@@ -38,14 +38,14 @@ _BATCH_SECONDS = 3000.0
 PAUSE = 60.0
 #: Prompts that are rendered before other tasks of the program get their turn.
 _AT_ONCE = 50
-#: Errors that every other call to the same provider would get, too.
+#: Errors that every other call to the same provider would also get.
 _FATAL = (Unauthenticated, QuotaExhausted)
 
 
 class FanOutRun:
     def __init__(
         self,
-        calls: Sequence[MappedCall],
+        calls: Sequence[OneShot],
         settings: FanOutSettings,
         on_progress: Callable[[FanOutProgress], None] | None,
     ) -> None:
@@ -56,7 +56,7 @@ class FanOutRun:
         self.notices: list[Notice] = []
         self.keys: list[str] = []
         self._tokens: dict[int, int] = {}
-        """The most input tokens of each call that is left to make, where that matters."""
+        """The most input tokens of each call that is left to make, if that matters."""
         self.kept: KeptResults | None = None
         self._on_progress = on_progress
         self._deliver: Deliver = lambda _: None
@@ -164,7 +164,7 @@ class FanOutRun:
                 )
 
     def _groups(self, left: list[int], prompts: list[Rendered]) -> dict[int, PrefixGroup | None]:
-        """The group of each call that is left, where its beginning is worth writing."""
+        """The group of each call that is left, if its beginning is worth writing."""
         seconds = _BATCH_SECONDS if self.settings.batch else PAUSE
         return assign_groups(
             self.calls,
@@ -228,7 +228,7 @@ class FanOutRun:
             )
         )
 
-    async def send_warmup(self, call: MappedCall) -> Usage:
+    async def send_warmup(self, call: OneShot) -> Usage:
         """Sends a pre-warm, and adds it to what was spent."""
 
         async def send() -> Usage:
@@ -247,7 +247,7 @@ class FanOutRun:
             send, lambda: self.bound_usd(call, call.most_tokens(call.render()))
         )
 
-    def bound_usd(self, call: MappedCall, tokens: int, *, batch: bool = False) -> Decimal:
+    def bound_usd(self, call: OneShot, tokens: int, *, batch: bool = False) -> Decimal:
         """About the most that a call with so many input tokens costs."""
         price = call.target.price(time.time(), batch=batch)
         if price is None:

@@ -19,7 +19,7 @@ from anaphora.values import Notice
 
 
 class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
-    """What became of one prompt: a response, or an error."""
+    """The result of one prompt: a response, or an error."""
 
     index: int
     """The position of the prompt."""
@@ -28,13 +28,13 @@ class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=
     response: Response[Parsed] | None = None
     error: Exception | None = None
     cost_usd: Decimal | None = None
-    """Of a reply that could not be used, too."""
+    """Also of a reply that could not be used."""
     resumed: bool = False
     """The response is of an earlier run."""
 
     @property
     def text(self) -> str:
-        """The text of the response; raises the error where there is none."""
+        """The text of the response; raises the error if there is none."""
         return self.unwrap().text
 
     @property
@@ -42,7 +42,7 @@ class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=
         return self.unwrap().parsed
 
     def unwrap(self) -> Response[Parsed]:
-        """The response; raises the error where there is none."""
+        """The response; raises the error if there is none."""
         if self.response is None:
             assert self.error is not None
             raise self.error
@@ -74,7 +74,7 @@ class FanOutResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, e
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """Of all calls, warm-ups included; None where the cost of one is unknown."""
+        """Of all calls, warm-ups included; None if the cost of one is unknown."""
         return None if self.progress.unpriced else self.progress.cost_usd
 
     @property

@@ -73,7 +73,7 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     ) -> Admission:
         """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
 
-        `on_wait` is called with the seconds before the call waits: 0.0 where it waits for a running
+        `on_wait` is called with the seconds before the call waits: 0.0 if it waits for a running
         call to end, which takes an unknown time. Such a wait ends with `Throttled` at the deadline.
         """
         return Admission(self, tokens, deadline, on_wait)
@@ -82,22 +82,24 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
 class Admission(msgspec.Struct, eq=False):
     """One call's passage through the gate. Used once."""
 
-    _gate: Gate
-    _tokens: int
-    _deadline: float | None
+    gate: Gate
+    tokens: int
+    deadline: float | None
     _on_wait: Callable[[float], None] | None
-    _call: Reservation | None = None
+    call: Reservation | None = None
     """None: nothing limits the call."""
     queued: float = 0.0
     """Seconds that the call waited."""
+    on_settle: Callable[[Usage], None] | None = None
+    """For limits that nodes share."""
 
     async def __aenter__(self) -> Self:
-        gate = self._gate
+        gate = self.gate
         if gate.counts_tokens:
             now = gate.waiting.clock()
-            call = self._call = gate.limiter.reserve(gate.lane, self._tokens, now)
+            call = self.call = gate.limiter.reserve(gate.lane, self.tokens, now)
             if call.state != "started":
-                await gate.waiting.start_of(call, now, self._deadline, self._on_wait)
+                await gate.waiting.start_of(call, now, self.deadline, self._on_wait)
                 self.queued = gate.waiting.clock() - now
         return self
 
@@ -107,20 +109,22 @@ class Admission(msgspec.Struct, eq=False):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        gate = self._gate
+        gate = self.gate
         if isinstance(error, AnaphoraError):
-            gate.waiting.failed(self._call, gate.lane, error)
-        if self._call is not None:
-            gate.waiting.settle(self._call, None)
+            gate.waiting.failed(self.call, gate.lane, error)
+        if self.call is not None:
+            gate.waiting.settle(self.call, None)
 
     def update(self, status: int, headers: Mapping[str, str], epoch: float) -> None:
         """The response began: learn the limits that its headers state. `epoch` is the Unix time."""
-        gate = self._gate
+        gate = self.gate
         if gate.lane.stated or read_limits(headers, at_most=SCARCE):
             gate.waiting.update(gate.lane, headers, epoch)
-        if self._call is not None and status < 300:
-            gate.waiting.accepted(self._call)
+        if self.call is not None and status < 300:
+            gate.waiting.accepted(self.call)
 
     def settle(self, usage: Usage) -> None:
-        if self._call is not None:
-            self._gate.waiting.settle(self._call, usage)
+        if self.call is not None:
+            self.gate.waiting.settle(self.call, usage)
+        if self.on_settle is not None:
+            self.on_settle(usage)

@@ -102,7 +102,7 @@ class ModelLane(msgspec.Struct, eq=False):
         return then if self.own is None else max(then, self.own.opens(tokens, now))
 
     def start(self, call: Reservation, now: float) -> None:
-        """A call starts. It is a probe where nothing the provider stated allows it."""
+        """A call starts. It is a probe if nothing the provider stated allows it."""
         if self.unproven or any(
             stated.granted < (call.tokens if by_token else 1) for by_token, stated in self.stated
         ):
@@ -213,7 +213,7 @@ class Limiter:
         return max(0.0, self._current_forecast(now).start_of(lane, tokens, now) - now)
 
     def reserve(self, lane: ModelLane, tokens: int, now: float) -> Reservation:
-        """Start a call, or queue it where it has to wait."""
+        """Start a call, or queue it if it has to wait."""
         self._number += 1
         call = Reservation(lane, self._number, tokens, now)
         if self._may_start(lane, tokens, now):

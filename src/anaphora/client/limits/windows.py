@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from anaphora.client.config import Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.wire.response_headers import RemainingLimit
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RateWindow(msgspec.Struct, eq=False):
     running: int = 0
 
     @classmethod
-    def of(cls, rate: Rate) -> RateWindow | None:
+    def of(cls, rate: Rate | LimitsConfig) -> RateWindow | None:
         """None for a rate that limits nothing."""
         requests, tokens = rate.requests_per_minute or _INF, rate.tokens_per_minute or _INF
         windowed = min(requests, tokens) < _INF
@@ -175,7 +175,7 @@ class StatedLimit:
         self.cut = reset > longest
         reset = min(reset, longest)
         self.granted = left.remaining if self.cut else _INF
-        """What the provider stated to remain. More is a guess, where the reset was cut short."""
+        """What the provider stated to remain. More is a guess, if the reset was cut short."""
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
         self._at = now
@@ -185,7 +185,7 @@ class StatedLimit:
         self._rate = 0.0 if self._sudden else missing / reset
 
     def headroom(self, now: float) -> float | None:
-        """The share that is left; None where the limit is unknown."""
+        """The share that is left; None if the limit is unknown."""
         if self._limit in (0.0, _INF):
             return None
         return min(1.0, max(0.0, self._level_at(now) / self._limit))

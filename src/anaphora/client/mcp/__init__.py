@@ -17,8 +17,7 @@ import msgspec
 from anaphora.client.config import ClientConfig, Key, McpServer
 from anaphora.client.config.secrets import SecretHeaders, SecretVariables, find_key
 from anaphora.errors import InvalidRequest
-from anaphora.redaction import hides_arguments, shown_name
-from anaphora.redactor import Redactor
+from anaphora.redaction import Redactor, hides_arguments, shown_name
 from anaphora.yaml_values import Origin
 
 __all__ = ["ConfiguredServers", "McpServer", "ServerSettings"]
@@ -62,7 +61,7 @@ class ConfiguredServers(msgspec.Struct, frozen=True):
 
     def chosen(self, given: Any) -> tuple[ServerSettings, ...]:
         """The servers of `mcp=`: names of llm.yaml, and servers. Raises `InvalidRequest`, and
-        `MissingSecret` where a key is missing."""
+        `MissingSecret` if a key is missing."""
         if given is None:
             return ()
         if isinstance(given, str | McpServer | Mapping) or not isinstance(given, Iterable):

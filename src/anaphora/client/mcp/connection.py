@@ -1,5 +1,7 @@
-"""A connection to one MCP server. A task of its own enters and leaves it, as the `mcp` package
-wants; it lists the tools, and lists them again when the server says that they changed.
+"""Connections to MCP servers, and the servers of one session, which end with it.
+
+A task of its own enters and leaves a connection, as the `mcp` package wants; it lists the tools,
+and lists them again when the server says that they changed.
 
 A server that ends, or cannot be reached any more, is started again by the next call of one of its
 tools. A call that was sent is never sent twice: the tool may have run.
@@ -16,11 +18,13 @@ from fnmatch import fnmatchcase
 from typing import IO, TYPE_CHECKING, Any
 
 from anaphora.client.failures import described, log
-from anaphora.errors import InvalidRequest, MissingExtra, Transport
+from anaphora.errors import InvalidRequest, InvalidTool, MissingExtra, Transport
 from anaphora.tools.mcp import McpTool, mcp_tools
+from anaphora.tools.registry import ListingChange, ToolRegistry
+from anaphora.values import Notice
 from anaphora.version import __version__
 
-from . import ServerSettings
+from . import ADDED, ServerSettings
 
 if TYPE_CHECKING:
     import mcp
@@ -259,3 +263,81 @@ def _first(problem: BaseException) -> BaseException:
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
+
+
+class SessionServers:
+    """Shared by the branches of a session; the session that opened them closes them."""
+
+    def __init__(self, servers: Sequence[ServerSettings], registry: ToolRegistry) -> None:
+        self._registry = registry
+        self._connections = [self._connection(one) for one in servers]
+        self._opening = asyncio.Lock()
+        self.opened = False
+        self._notices: list[Notice] = []
+
+    def _connection(self, settings: ServerSettings) -> McpConnection:
+        def listed(tools: Sequence[McpTool]) -> None:
+            change = self._registry.put_listing(
+                settings.name, tools, connection.call, timeout=settings.server.timeout
+            )
+            self._notices += _notices(settings.name, change)
+
+        connection = McpConnection(settings, listed)
+        return connection
+
+    async def open(self) -> None:
+        """Starts all servers that are not running, before the first turn. If one fails, none is
+        left running."""
+        if self.opened:
+            return
+        async with self._opening:
+            if self._is_open():
+                return
+            tasks = [asyncio.create_task(one.open()) for one in self._connections]
+            try:
+                await asyncio.gather(*tasks)
+            except InvalidTool as problem:
+                await self.close()
+                raise InvalidTool(
+                    f"{problem.reason.partition('; pass replace')[0]}; give one of the servers a"
+                    " prefix (McpServer(prefix=…))",
+                    path=problem.path,
+                ) from None
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await self.close()
+                raise
+            # In the order of their names, whichever server was first: nothing was sent yet.
+            self._registry.settle()
+            self.opened = True
+
+    def _is_open(self) -> bool:
+        return self.opened
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        """What changed in the listings since the last turn."""
+        taken, self._notices = tuple(self._notices), []
+        return taken
+
+    async def close(self) -> None:
+        self.opened = False
+        await asyncio.gather(*(one.close() for one in self._connections))
+
+
+def _notices(server: str, change: ListingChange) -> list[Notice]:
+    texts = (
+        (ADDED, change.added, "are new, and come after all others"),
+        ("mcp_tools_vanished", change.vanished, "are gone, and stay until the next compaction"),
+        (
+            "mcp_tools_changed",
+            change.changed,
+            "are described differently, which takes effect with the next compaction",
+        ),
+    )
+    return [
+        Notice(code, f"the MCP server {server}: {', '.join(names)} {text}", "mcp")
+        for code, names, text in texts
+        if names
+    ]

@@ -60,9 +60,9 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     record: Record
     raw_hash: str = ""
-    """BLAKE3 of the response as it was received; empty where there was none."""
+    """BLAKE3 of the response as it was received; empty if there was none."""
     rendered: Rendered | None = None
-    """None where the call failed before it was rendered."""
+    """None if the call failed before it was rendered."""
     plan: Plan | None = None
     adapter: str = "client"
     """The id of the adapter that made the call."""
@@ -79,7 +79,7 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output_usd: Decimal | None = None
     """The part of the record's cost that is for the output."""
     own: OwnBill | None = None
-    """As the app sees it, where it read what other apps wrote."""
+    """As the app sees it, if it read what other apps wrote."""
     unbilled_nano_usd: int = 0
     """What an app was charged for attempts without a bill."""
     conversation: str = ""
@@ -95,7 +95,7 @@ class CallAudit(Protocol):
     """An audit log: `anaphora.audit.AuditLog`."""
 
     def check(self) -> None:
-        """Raises where no call may be made, before anything is sent."""
+        """Raises if no call may be made, before anything is sent."""
         ...
 
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
@@ -136,16 +136,6 @@ def _log_failure(watcher: Watcher, error: Exception) -> None:
     reason = f"{type(error).__name__} at {line_of(error.__traceback__)}"
     message = f"the watcher {name} failed with {reason}; further failures of it are not logged"
     log(logging.WARNING, message, error)
-
-
-def missing_extra(
-    error: ModuleNotFoundError, feature: str, *, module: str, package: str
-) -> ModuleNotFoundError:
-    """An error that names the package to install, if `module` is what is missing."""
-    if error.name is None or error.name.partition(".")[0] != module:
-        return error
-    message = f"{feature} need {package}; install it with: pip install 'anaphora[observe]'"
-    return ModuleNotFoundError(message, name=module)
 
 
 def __getattr__(name: str) -> Any:

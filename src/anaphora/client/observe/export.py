@@ -171,3 +171,13 @@ def _value(value: Field) -> str:
         return f"{value:.9f}".rstrip("0").rstrip(".")
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def missing_extra(
+    error: ModuleNotFoundError, feature: str, *, module: str, package: str
+) -> ModuleNotFoundError:
+    """An error that names the package to install, if `module` is what is missing."""
+    if error.name is None or error.name.partition(".")[0] != module:
+        return error
+    message = f"{feature} need {package}; install it with: pip install 'anaphora[observe]'"
+    return ModuleNotFoundError(message, name=module)

@@ -18,7 +18,6 @@ from anaphora.client.response import Attempt, Record
 from anaphora.values import StopReason
 from anaphora.version import __version__
 
-from . import missing_extra
 from .export import (
     OTHER,
     BoundedNames,
@@ -27,6 +26,7 @@ from .export import (
     error_type,
     fields,
     label,
+    missing_extra,
     queued,
     shares,
     word,
@@ -188,7 +188,7 @@ def end_attributes(record: Record) -> Attributes:
             "gen_ai.request.stream": record.streamed or None,
             "gen_ai.response.time_to_first_chunk": record.first if record.streamed else None,
             "gen_ai.response.finish_reasons": stop and [_FINISH_REASONS.get(stop, stop)],
-            # The conventions, too, count cached input as input.
+            # The conventions also count cached input as input.
             "gen_ai.usage.input_tokens": usage.input,
             "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
             "anaphora.cache.lost_usd": None if lost_usd is None else float(lost_usd),

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.client.response import Record
 
-from . import missing_extra
-from .export import BoundedNames, block_label, label, outcome, queued, shares, word
+from .export import BoundedNames, block_label, label, missing_extra, outcome, queued, shares, word
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram

@@ -71,15 +71,7 @@ class Session:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Turn[None]: ...
-    @overload
-    def send(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[TurnOptions],
     ) -> Turn[Output]: ...
     @overload
@@ -111,15 +103,7 @@ class Session:
         self,
         content: Content | None = None,
         *,
-        output: None = None,
-        **options: Unpack[RunOptions],
-    ) -> Run[None]: ...
-    @overload
-    def run(
-        self,
-        content: Content | None = None,
-        *,
-        output: type[Output] | Structured[Output],
+        output: type[Output] | Structured[Output] | None = None,
         **options: Unpack[RunOptions],
     ) -> Run[Output]: ...
     @overload
@@ -226,12 +210,12 @@ class Session:
         return self.conversation[:]
 
     def append(self, *messages: MessageLike) -> None:
-        """Adds messages without a call. Where `save` fails, nothing is added."""
+        """Adds messages without a call. If `save` fails, nothing is added."""
         checked = [read_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
         self.turns.history.append(*checked)
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost, such as results of tools that have run. Where
+        """Adds a message that must not be lost, such as results of tools that have run. If
         `save` fails, returns a notice."""
         return self.turns.history.keep(message)
 
@@ -278,7 +262,7 @@ class Session:
 
         `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
         response, `output` its schema, `params` are its parameters besides the session's own. System
-        prompt and tools have to be the same as then. False where the conversation no longer goes to
+        prompt and tools have to be the same as then. False if the conversation no longer goes to
         that model.
         """
         turns = self.turns
@@ -323,7 +307,7 @@ class Session:
 
     def fork(self, *, id: str | None = None) -> Session:
         """Another conversation with the same history: both read what is cached of it. It is stored
-        where it gets an id of its own."""
+        if it gets an id of its own."""
         if (name := id_of(id)) is not None and self.turns.keeper is None:
             raise InvalidRequest(
                 "only a session with an id can be forked with one: client.session(..., id=...)",
@@ -350,7 +334,7 @@ class Session:
 
     @property
     def id(self) -> str | None:
-        """The name under which the conversation is stored; None where it is not."""
+        """The name under which the conversation is stored; None if it is not."""
         return None if self.turns.keeper is None else self.turns.keeper.saved_as
 
     @property

@@ -9,12 +9,12 @@ import msgspec
 
 from anaphora.cache.plan import refresh_margin, refreshes
 from anaphora.cache.sent_call import expiry, is_alive, ttl_seconds, used_at
-from anaphora.cache.verdict import SentCall, Verdict, format_usd, judge
+from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.catalog import Price
 from anaphora.client.failures import described
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.values import TTL_SECONDS, Notice, Reply, Ttl, Usage
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .provider_state import ProviderState
 
@@ -24,7 +24,7 @@ _NEARLY = 0.9
 
 
 class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last call of a conversation left in the cache, where reading it keeps it alive."""
+    """What the last call of a conversation left in the cache, if reading it keeps it alive."""
 
     tokens: int
     expiring: int
@@ -38,7 +38,7 @@ class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cached_prefix(state: ProviderState, at: float) -> CachedPrefix | None:
-    """What the last call left in the cache; None where it is gone, or reading it would not keep
+    """What the last call left in the cache; None if it is gone, or reading it would not keep
     it alive."""
     rules, sent = state.target.rules, state.sent
     if sent is None or sent.at is None or not rules.reads_refresh.value:
@@ -72,13 +72,13 @@ def goes_on(state: ProviderState, at: float) -> float:
 
 
 def refresh_at(state: ProviderState, at: float) -> float | None:
-    """When to refresh the prefix next; None where there is none to keep alive."""
+    """When to refresh the prefix next; None if there is none to keep alive."""
     prefix = cached_prefix(state, at)
     return None if prefix is None else prefix.expires - refresh_margin(prefix.ttl)
 
 
 def refresh_usd(state: ProviderState, prefix: CachedPrefix, at: float) -> Decimal | None:
-    """What a refresh should cost; None where no price is known."""
+    """What a refresh should cost; None if no price is known."""
     price = state.target.price(at)
     return None if price is None else price.of(Usage(uncached=0, read=prefix.tokens, output=0))
 
@@ -92,7 +92,7 @@ class PauseRefreshes:
         self.problem: Notice | None = None
 
     def due(self, state: ProviderState, at: float, *, most: int) -> CachedPrefix | None:
-        """The prefix, where it pays to refresh it now, by the pauses so far. `most` may be sent in
+        """The prefix, if it pays to refresh it now, by the pauses so far. `most` may be sent in
         one pause."""
         prefix, planner = cached_prefix(state, at), state.planner(at)
         pauses, last = planner.pauses, planner.state.gaps.last
@@ -130,7 +130,7 @@ class PauseRefreshes:
         self.problem = Notice(code, text, "keep_warm")
 
     def cost(self) -> tuple[Decimal | None, tuple[Notice, ...]]:
-        """What they cost, where there were any, and notices for the call that ends the pause."""
+        """What they cost, if there were any, and notices for the call that ends the pause."""
         notices = () if self.problem is None else (self.problem,)
         if not self.count:
             return None, notices

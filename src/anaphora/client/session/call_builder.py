@@ -91,7 +91,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         whole: bool = False,
         too_long: bool = False,
     ) -> PreparedRequest:
-        """The call of a turn as one provider gets it. Its history is compacted where the prompt
+        """The call of a turn as one provider gets it. Its history is compacted if the prompt
         exceeds `compact_at`, or was `too_long` for the provider."""
         call = self.call(state, turn, request, stream=stream, whole=whole)
         prepared = state.prepare(call, time.time())
@@ -158,7 +158,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _params_of(self, state: ProviderState, request: TurnRequest, *, stream: bool) -> Params:
-        """The parameters of a turn; the same object where it has none of its own."""
+        """The parameters of a turn; the same object if it has none of its own."""
         own = bool(request.params) or request.output is not None or request.prewarm
         known = None if own else self.usual_params.get((state.target, stream))
         if known is not None:

@@ -67,7 +67,7 @@ class PromptSizes:
         self.total = self._counts.total
 
     def counter(self) -> TokenCount:
-        """Tokens by message: as rendered, or by its length where it is not in the prompt."""
+        """Tokens by message: as rendered, or by its length if it is not in the prompt."""
         run = next((run for run in self._rendered.runs if run.role is _HISTORY), None)
         messages = () if run is None else run.source
         sizes = {
@@ -113,8 +113,8 @@ def compacted(
 def shortened(
     turn: TurnPrompt, sizes: PromptSizes, limit: int, *, too_long: bool = False
 ) -> tuple[TurnPrompt, Compaction]:
-    """The turn with its prompt at half of the limit, or of what it was where that is less; at a
-    quarter of the limit where half of it was `too_long` for the provider."""
+    """The turn with its prompt at half of the limit, or of what it was if that is less; at a
+    quarter of the limit if half of it was `too_long` for the provider."""
     history = sum(sizes.messages()[: len(turn.history)])
     room = min(limit, sizes.total) // 2
     if too_long and sizes.total > limit:

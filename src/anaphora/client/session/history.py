@@ -42,7 +42,7 @@ class SessionHistory:
         self._unsaved: tuple[Message, ...] = ()
         """Messages that `save` has not taken yet; they come before newer ones."""
         self.compaction: SavedCompaction | None = None
-        """What was dropped of the history that the app gave, where it is stored."""
+        """What was dropped of the history that the app gave, if it is stored."""
         if not callable(source.prompt) and not source.from_keywords:
             self.take(self.next_prompt())  # its conversation is the initial history
 
@@ -78,7 +78,7 @@ class SessionHistory:
     # ── Checks ───────────────────────────────────────────────────────────────────────────────────
 
     def check_turn(self, request: TurnRequest) -> None:
-        """Raises where every provider would refuse the messages. A prompt from the app may bring
+        """Raises if every provider would refuse the messages. A prompt from the app may bring
         what the history lacks."""
         if request.prewarm or not self.source.from_keywords:
             return
@@ -94,8 +94,8 @@ class SessionHistory:
             raise missing_result(missing[0])
 
     def check_unfinished(self, *, paused: bool) -> None:
-        """Raises where the model has answered, so that a run without content has nothing to
-        continue. A reply that the provider `paused` ends with what it is to go on with."""
+        """Raises if the model has answered, so that a run without content has nothing to
+        continue. A reply that the provider `paused` ends with a part to continue."""
         history = self.messages
         if not self.source.from_keywords or self.source.state or not history:
             return
@@ -114,7 +114,7 @@ class SessionHistory:
         self.messages = messages
 
     def append(self, *messages: Message) -> None:
-        """Adds messages without a call. Where `save` fails, nothing is added."""
+        """Adds messages without a call. If `save` fails, nothing is added."""
         before = self.messages
         grown = self.messages = before.append(*messages)
         added = grown[len(before) :]
@@ -128,7 +128,7 @@ class SessionHistory:
             raise
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost. Where `save` fails, returns a notice."""
+        """Adds a message that must not be lost. If `save` fails, returns a notice."""
         self.messages = self.messages.append(message)
         self._unsaved += self.messages[-1:]
         try:

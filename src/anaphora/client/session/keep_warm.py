@@ -2,7 +2,7 @@
 
     chat = client.session("anthropic-default", keep_warm="auto")
 
-Shortly before the prefix expires, the last call is sent again without asking for an answer, where
+Shortly before the prefix expires, the last call is sent again without asking for an answer, if
 the pauses so far say that this pays. A refresh is a call of its own: a turn may begin meanwhile.
 """
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.cache.verdict import format_usd
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.failures import log
@@ -30,6 +29,7 @@ from anaphora.client.response import Record, Response
 from anaphora.client.target import Target
 from anaphora.client.turn import Caller
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
+from anaphora.wording import format_usd
 
 from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed
 from .call_builder import CallBuilder
@@ -205,8 +205,8 @@ def refresh_request(
     request: TurnRequest,
     prefix: CachedPrefix,
 ) -> PreparedRequest | None:
-    """The last call of a conversation again, without an answer, or with the shortest where the wire
-    has no such call; None where that would not read the prefix."""
+    """The last call of a conversation again, without an answer, or with the shortest if the wire
+    has no such call; None if that would not read the prefix."""
     again = msgspec.structs.replace(request, prewarm=True)
     least = {"max_tokens": output_limits(state.endpoint.base_wire).least_tokens}
     shortest = msgspec.structs.replace(request, params={**request.params, **least})

@@ -88,7 +88,7 @@ class ConversationKeeper:
         return f"{self._process} {os.getpid()}"
 
     def forked(self, name: str | None, *, past: bool) -> ConversationKeeper | None:
-        """For a fork with this id. It loads the original where that was not loaded yet; `past`: or
+        """For a fork with this id. It loads the original if that was not loaded yet; `past`: or
         the bytes of its last call."""
         if name is None and self.loaded and not past:
             return None
@@ -99,7 +99,7 @@ class ConversationKeeper:
     # ── Loading ──────────────────────────────────────────────────────────────────────────────────
 
     async def load(self) -> SavedConversation | None:
-        """The conversation as it is stored; None where there is none that can be used."""
+        """The conversation as it is stored; None if there is none that can be used."""
         try:
             return self._decode(await in_time(self._store.get(head_key(self._name))))
         except Exception as problem:
@@ -107,7 +107,7 @@ class ConversationKeeper:
             return None
 
     def load_now(self) -> SavedConversation | None:
-        """The same without waiting, where the store can."""
+        """The same without waiting, if the store can."""
         if not isinstance(self._store, InProcessConversations):
             return None
         self.loaded = True
@@ -142,7 +142,7 @@ class ConversationKeeper:
     def restore_states(
         self, saved: SavedConversation, route: SessionRoute, holders: set[Handles]
     ) -> tuple[dict[Target, ProviderState], dict[Target, Handles]] | None:
-        """The states and handles that an earlier session saved, where they can be used; `holders`
+        """The states and handles that an earlier session saved, if they can be used; `holders`
         are all that hold something."""
         states: dict[Target, ProviderState] = {}
         handles: dict[Target, Handles] = {}
@@ -162,7 +162,7 @@ class ConversationKeeper:
 
     async def load_past(self, state: ProviderState, past: PastCall, call: Call) -> bool:
         """Compares the prompt with the last call of an earlier session, whose bytes are loaded only
-        where it has changed. False: the call cannot be restored."""
+        if it has changed. False: the call cannot be restored."""
         rendered = past.render(state.target, call)
         try:
             if missing := past.missing(rendered):
@@ -178,7 +178,7 @@ class ConversationKeeper:
         return True
 
     def load_past_now(self, state: ProviderState, past: PastCall, call: Call) -> bool:
-        """The same without waiting; False where its bytes would have to be waited for."""
+        """The same without waiting; False if its bytes would have to be waited for."""
         try:
             rendered = past.render(state.target, call)
             self._load_pieces_now(past, past.missing(rendered))
@@ -285,7 +285,7 @@ class ConversationKeeper:
 
 
 def _pieces(value: object) -> set[bytes]:
-    """The pieces that a value lists; none where it cannot be read."""
+    """The pieces that a value lists; none if it cannot be read."""
     try:
         return FORMAT.decode(value).pieces()
     except Exception:

@@ -15,7 +15,7 @@ from anaphora.cache.simulator.chances import (
     SimulatedCall,
     expected_usage,
 )
-from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
+from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, preflight
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
 from anaphora.client.pending import warn
@@ -24,7 +24,7 @@ from anaphora.errors import InvalidRequest, PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Notice, SegmentRole, Ttl, Usage
-from anaphora.wording import counted
+from anaphora.wording import counted, format_usd
 
 from .cached_prefix import cached_prefix, goes_on
 from .compaction import PromptSizes
@@ -54,10 +54,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[int, int]
     """Likely minimum and maximum of the input tokens."""
     cost_usd: Decimal | None
-    """Cost of the input; None where a price is unknown."""
+    """Cost of the input; None if a price is unknown."""
     uncached_cost_usd: Decimal | None
     chances: tuple[CallChance, ...] = ()
-    """What else may happen, and how often, where the provider misses reads at random."""
+    """What else may happen, and how often, if the provider misses reads at random."""
     expected_usage: ExpectedUsage
     """Tokens read and the cost with those chances, and the range of nine cases in ten."""
     markers: tuple[str, ...] = ()

@@ -9,30 +9,26 @@ A conversation that moves to another provider gets another state, and is rendere
 from __future__ import annotations
 
 import copy
-from decimal import Decimal
 from typing import Self
 from weakref import ref
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.deferred import SentTurn
 from anaphora.cache.sent_call import begins_with, reply_lines, updated_bills
 from anaphora.cache.simulator import Chance, Outcome, SlotPredictor
-from anaphora.cache.simulator.outcome import predict_read
-from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, diagnosis_of, judge
+from anaphora.cache.verdict import Prediction, SentCall, diagnosis_of
 from anaphora.cache.verdict.prediction import predict_slot_read
-from anaphora.catalog import CacheRules, Price
-from anaphora.client.failures import reported
+from anaphora.catalog import Price
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.response import Record
 from anaphora.client.target import Target
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills
-from anaphora.values import Notice, Reply, Thinking, Usage
+from anaphora.values import Reply, Thinking, Usage
 
+from .judgement import Judgement, TurnFacts, predict_turn
 from .saved import LastReply, PastCall
 
 
@@ -51,7 +47,7 @@ class ProviderState:
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
         self.past: PastCall | None = None
-        """The last call, where an earlier session made it, until this one was answered."""
+        """The last call, if an earlier session made it, until this one was answered."""
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
@@ -59,7 +55,7 @@ class ProviderState:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the simulator makes of the last call; empty where that failed."""
+        """What the simulator makes of the last call; empty if that failed."""
         return None if self.simulated is None else self.simulated.left
 
     @property
@@ -116,7 +112,7 @@ class ProviderState:
         return self.prediction(prepared.rendered, outcome)
 
     def chances(self, prepared: PreparedRequest) -> tuple[Chance, ...]:
-        """What else may become of the call, where the provider misses reads at random."""
+        """What else may become of the call, if the provider misses reads at random."""
         planner = self.planner(prepared.at)
         return planner.chances(prepared.rendered, prepared.plan, at=prepared.at)
 
@@ -152,7 +148,7 @@ class ProviderState:
             reply_lines=reply_lines(reply.message),
         )
         diagnosis = diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None
-        facts = _Facts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
+        facts = TurnFacts(self.target, self.sent, self.simulated, sent, made, price, diagnosis)
         if self.predictor is not None:
             facts.slot_read = self.prediction(rendered, made.outcome)
             self._learn(self.predictor, rendered, made.outcome, reply)
@@ -162,7 +158,11 @@ class ProviderState:
         self.bills = updated_bills(sent, rules, kept, planner.counts(rendered))
         self.sent, self.simulated, self.past = sent, made, None
         self.target.learn(usage.read, conversation=self._conversation)
-        return Judgement(facts)
+        judgement = Judgement(facts)
+        made.reader = ref(judgement)
+        if made.waiting is None:
+            judgement()
+        return judgement
 
     def _learn(
         self, predictor: SlotPredictor, rendered: Rendered, outcome: Outcome, reply: Reply
@@ -179,91 +179,3 @@ class ProviderState:
         if self.predictor is not None:
             return predict_slot_read(self.predictor, rendered, outcome)
         return predict_turn(self.sent, self.simulated, outcome, self.target.rules)
-
-
-class Judgement:
-    """The verdict on a call of a session, made when it is first read, in any thread. Until then it
-    holds that call and the previous one, at most as long as the call waits to be simulated."""
-
-    __slots__ = ("__weakref__", "_facts", "_failure", "_predicted", "_verdict", "kept_warm_usd")
-
-    def __init__(self, facts: _Facts) -> None:
-        self._facts: _Facts | None = facts
-        self._verdict: Verdict | None = None
-        self._predicted: int | None = None
-        self._failure: Exception | Notice | None = None
-        self.kept_warm_usd: Decimal | None = None
-        """What it cost to keep the prefix alive until this call."""
-        facts.made.reader = ref(self)
-        if facts.made.waiting is None:
-            self()
-
-    def __call__(self) -> None:
-        """Makes the verdict. Never fails."""
-        facts = self._facts
-        if facts is None:
-            return
-        with facts.target.memory.lock:
-            if self._facts is None:
-                return  # another thread made it
-            facts.made.reader = None
-            try:
-                expected = facts.expected()
-                self._verdict, self._predicted = facts.judge(expected), expected.read
-            except Exception as problem:
-                self._failure = problem
-            self._facts = None
-
-    def complete(self, record: Record) -> Record:
-        """The record with the verdict, or a notice that it failed."""
-        self()
-        verdict, failure = self._verdict, self._failure
-        if isinstance(failure, Exception):
-            # Without the lock, since a handler of the log may wait for a verdict.
-            self._failure = failure = reported("verdict_failed", failure)
-        if failure is not None:
-            seen = failure in record.notices  # two threads read the record at once
-            return record if seen else replace(record, notices=(*record.notices, failure))
-        if verdict is not None and self.kept_warm_usd is not None:
-            verdict = replace(verdict, kept_warm_usd=self.kept_warm_usd)
-        saved = None if verdict is None else verdict.saved
-        return replace(record, verdict=verdict, predicted=self._predicted, saved=saved)
-
-
-class _Facts(msgspec.Struct, eq=False):
-    """All that the verdict on a call depends on."""
-
-    target: Target
-    earlier: SentCall | None
-    wrote: SentTurn | None
-    later: SentCall
-    made: SentTurn
-    price: Price | None
-    diagnosis: Diagnosis | None
-    slot_read: Prediction | None = None
-    """What was expected on a self-hosted server, before it learned from this call."""
-
-    def expected(self) -> Prediction:
-        if self.slot_read is not None:
-            return self.slot_read
-        return predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
-
-    def judge(self, expected: Prediction) -> Verdict:
-        return judge(
-            self.earlier,
-            self.later,
-            self.target.rules,
-            expected=expected,
-            price=self.price,
-            profile=self.target.profile,
-            diagnosis=self.diagnosis,
-        )
-
-
-def predict_turn(
-    earlier: SentCall | None, wrote: SentTurn | None, outcome: Outcome, rules: CacheRules
-) -> Prediction:
-    """What a turn should read, by the previous one and its own simulated outcome."""
-    if earlier is None or wrote is None:
-        return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
-    return predict_read(wrote.left, earlier.usage, outcome, rules, marked=earlier.is_marked)

@@ -5,7 +5,7 @@
 
     async for event in chat.run("…"): ...        events of every turn, and each tool's result
 
-Every message is in the conversation, and saved where the session has a `save`, before the next step
+Every message is in the conversation, and saved if the session has a `save`, before the next step
 is taken: after a crash `chat.run()` on the saved messages continues where it ended.
 """
 
@@ -166,7 +166,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         else:
             turns.check_unfinished()
         while True:
-            if self._left() == 0.0:  # before tools are begun, too
+            if self._left() == 0.0:  # also before tools are begun
                 yield "seconds"
                 return
             for result in await self._run_tools():
@@ -202,7 +202,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
 
     async def _run_tools(self) -> tuple[ToolResult, ...]:
         """Runs the tool calls of the last reply that have no results yet. Results are kept also
-        where the run is cancelled: a tool that has run is not run again."""
+        if the run is cancelled: a tool that has run is not run again."""
         turns = self._turns
         calls = unanswered(turns.history.messages)
         if not calls:

@@ -90,7 +90,7 @@ class SavedCompaction(msgspec.Struct, frozen=True):
     summary: tuple[Message, ...]
 
     def dropped(self, history: Conversation) -> int:
-        """How many messages of a history were dropped; 0 where it is another one."""
+        """How many messages of a history were dropped; 0 if it is another one."""
         first = 0
         for count, digest in self.parts:
             if messages_digest(history[first : first + count], ids=False) != digest:
@@ -102,7 +102,7 @@ class SavedCompaction(msgspec.Struct, frozen=True):
     def of(
         cls, earlier: SavedCompaction | None, before: Conversation, after: Conversation
     ) -> SavedCompaction | None:
-        """`before` became `after`: a summary and the end of it; None where that is not so."""
+        """`before` became `after`: a summary and the end of it; None if that is not so."""
         known = () if earlier is None else earlier.summary
         kept = 0
         while kept < min(len(before), len(after)) and before[-1 - kept] is after[-1 - kept]:
@@ -144,7 +144,7 @@ class PastCall:
     """The last call before this session, until the next one was answered."""
 
     def __init__(self, saved: SavedState) -> None:
-        """Raises where the state contradicts itself."""
+        """Raises if the state contradicts itself."""
         for run in saved.call.runs:
             run.check()
         saved.call.check()
@@ -174,7 +174,7 @@ class PastCall:
 
     def resolve(self, rendered: Rendered) -> SentCall:
         """The last call. What this prompt still begins with is a view of it; the rest is made from
-        the pieces, and raises where they are missing."""
+        the pieces, and raises if they are missing."""
         if self.sent is None:
             if self.missing(rendered):
                 raise Parse("bytes of the last call are no longer in the store")
@@ -222,7 +222,7 @@ class PastCall:
 
 
 class LastReply:
-    """The last reply at one provider, which the next call continues where the provider has stored
+    """The last reply at one provider, which the next call continues if the provider has stored
     it."""
 
     def __init__(self, reply_id: str | None = None, chain: SavedChain | None = None) -> None:
@@ -236,7 +236,7 @@ class LastReply:
         """What an earlier session knew of these, until a prompt was compared with it."""
 
     def continued(self, turn: TurnPrompt, store: bool | None) -> Continuation | None:
-        """Continues it, where the prompt still begins with the stored one. `store` is the app's
+        """Continues it, if the prompt still begins with the stored one. `store` is the app's
         choice; None: as its prompt did."""
         if self.id is None or not (store or (store is None and turn.continues)):
             return None

@@ -72,7 +72,7 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     memory: PromptMemory
     """To be kept when the turn was answered."""
     context: RenderedContext | None = None
-    """The app's own, where it gave one."""
+    """The app's own, if it gave one."""
     frozen: int | str | None = None
     """The frozen boundary as the app gave it."""
     notices: tuple[Notice, ...] = ()
@@ -246,11 +246,11 @@ class _HistoryIds:
         self._brought = brought
         self.turns = history if brought is None else brought.turns
         self._indexes: dict[str, int] = {}
-        """Of the messages behind the first `_unread`; the last one where an id occurs twice."""
+        """Of the messages behind the first `_unread`; the last one if an id occurs twice."""
         self._unread = len(self.turns)
 
     def at(self, index: int) -> str | None:
-        """None where the history no longer has the message."""
+        """None if the history no longer has the message."""
         brought = self._brought
         position = index if brought is None else index + brought.shift
         if brought is not None and not brought.floor <= position < len(self._history):
@@ -258,7 +258,7 @@ class _HistoryIds:
         return self._history[position].id
 
     def of(self, name: str) -> str:
-        """The same id where the message is unknown."""
+        """The same id if the message is unknown."""
         brought = self._brought
         if brought is None or (brought.turns.shares(self._history) and not brought.shift):
             return name

@@ -36,7 +36,7 @@ from .saved import SavedConversation
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
-    from anaphora.client.mcp.servers import SessionServers
+    from anaphora.client.mcp.connection import SessionServers
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -80,7 +80,7 @@ class SessionTurns(Caller):
         self.refresher: CacheRefresher | None = None
         """Keeps the cached prefix alive between two turns."""
         self._audit_id, self._audited = "", 0
-        """Of the conversation in an audit log, where it has no name, and the calls in it."""
+        """Of the conversation in an audit log, if it has no name, and the calls in it."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
@@ -243,7 +243,7 @@ class SessionTurns(Caller):
         else:
             conversation = self.history.messages.append(*added, reply)
         unsaved = self.history.answer(conversation, len(added) + 1)
-        # A stored response is continued where it holds the beginning of the prompt.
+        # A stored response is continued if it holds the beginning of the prompt.
         state.reply.committed = conversation if turn is not None else None
         state.reply.prompt = turn.ir if turn is not None else None
         if unsaved:
@@ -262,7 +262,7 @@ class SessionTurns(Caller):
             self.refresher.turn_ended()
 
     def add_cost(self, cost_usd: Decimal | None) -> None:
-        """To that of the conversation, which is unknown from then on where this is."""
+        """To that of the conversation, which is unknown from then on if this is."""
         if self.cost_usd is not None and cost_usd is not None:
             self.cost_usd += cost_usd
         else:
@@ -286,7 +286,7 @@ class SessionTurns(Caller):
             )
 
     def check_unfinished(self) -> None:
-        """Raises where a run without content has nothing to continue."""
+        """Raises if a run without content has nothing to continue."""
         last = self.last
         self.history.check_unfinished(paused=last is not None and last.stop_reason == "pause")
 

@@ -64,7 +64,7 @@ class Structured(Generic[T]):
 
     @property
     def name(self) -> str:
-        """Of the schema; empty where there is none."""
+        """Of the schema; empty if there is none."""
         return "" if self.output == "json" else self.output.name
 
     def apply(self, call: Call, *, by: Literal["schema", "tool"] = "schema") -> Call:
@@ -159,7 +159,7 @@ def output_of(
     A type's schema is sent in the part of JSON Schema that providers enforce, and replies are
     validated against all of it; a JSON schema is sent as it is. A type whose values are no objects
     (`list[Plan]`, `int`, a union) is wrapped in one with the field `value`. `strict` is by default
-    set where OpenAI's strict mode accepts the schema. `json` is JSON mode: any object. A
+    set if OpenAI's strict mode accepts the schema. `json` is JSON mode: any object. A
     `Structured` is returned unchanged.
     """
     if isinstance(source, Structured):

@@ -1,7 +1,7 @@
 """JSON schemas of types: as the type defines them, and in the part that providers enforce.
 
 Providers enforce a small part of JSON Schema and refuse requests that use more. So a type's schema
-is rewritten: objects are closed, optional fields are required where a model can leave them empty,
+is rewritten: objects are closed, optional fields are required if a model can leave them empty,
 and bounds become descriptions. The reply is still validated against all that the type requires.
 
 pydantic is never imported here: an application with a pydantic model has loaded it.

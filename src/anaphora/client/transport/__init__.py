@@ -35,7 +35,7 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """the path as the provider's own, whatever the base URL is; both for transports that record."""
     on_write: Callable[[], None] | None = None
     """Called right before the first byte of the request is written to a connection, by a transport
-    that `tells_writing`. Where it raises, nothing is written."""
+    that `tells_writing`. If it raises, nothing is written."""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {shown_url(self.url)}, {len(self.body)} bytes>"

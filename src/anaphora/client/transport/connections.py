@@ -4,8 +4,7 @@ Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parse
 its `ClientSession` is left out, because it costs more than both (docs/decisions/0014), and adds
 headers. Redirects are not followed.
 
-Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
-below this module: a traceback with local variables would show headers and a proxy's password.
+`exchange.py` sends requests over them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from weakref import WeakSet
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from anaphora.client.config.secrets import SecretHeaders
@@ -28,8 +26,6 @@ from anaphora.errors import Transport
 from anaphora.version import __version__
 
 from . import errors
-from .exchange import NetworkExchange, OutgoingRequest
-from .timer import SharedTimer
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
 KEEPALIVE_SECONDS = 45.0
@@ -87,13 +83,13 @@ class Connections:
         self._ssl = True if ca is None else errors.tls_context(ca)
         self._most = most
         self._closed_reason = closed
-        self._head_limits = head_limits
+        self.head_limits = head_limits
         self._silence = silence
-        self._connect_limit = lru_cache(maxsize=64)(_connect_limit)
+        self.connect_limit = lru_cache(maxsize=64)(_connect_limit)
         self.connector: aiohttp.TCPConnector | None = None
         self.closed = False
-        self.active: dict[ResponseHandler, NetworkExchange | None] = {}
-        """Every connection that was used, with the exchange it is used by now."""
+        self.active: dict[ResponseHandler, Any] = {}
+        """Every connection that was used, with the `NetworkExchange` it is used by now."""
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def start(self) -> aiohttp.TCPConnector:
@@ -122,78 +118,7 @@ class Connections:
         while any(sock.fileno() != -1 for sock in self._sockets):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    async def exchange(
-        self, address: Address, request: OutgoingRequest, timer: SharedTimer | None = None
-    ) -> NetworkExchange:
-        """Sends a request; returns when the head of the response has arrived. Without a timer, no
-        time limit applies once the connection is there."""
-        while True:
-            exchange, reused = await self._connect(address, request, timer)
-            try:
-                await exchange.send(self._head_limits)
-                return exchange
-            except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
-                exchange.abort()
-                failure = errors.no_response(
-                    error,
-                    request.timeouts,
-                    address.url,
-                    address.proxy,
-                    written=exchange.written,
-                    reused=reused,
-                )
-            except BaseException as error:
-                exchange.abort()
-                error.__traceback__ = None
-                raise
-            if self.closed:
-                failure = self._closed_error(address.url)
-            if failure.phase == "send" and reused and exchange.written and request.repeatable:
-                continue
-            try:
-                raise failure
-            finally:
-                del failure  # the traceback keeps this frame
-
-    async def _connect(
-        self, address: Address, request: OutgoingRequest, timer: SharedTimer | None
-    ) -> tuple[NetworkExchange, bool]:
-        """An exchange on a connection, and whether the connection was used before."""
-        while True:
-            try:
-                if self.closed:
-                    raise RuntimeError
-                connector = self.connector or self.start()
-                limit = self._connect_limit(request.timeouts.connect)
-                connection = await connector.connect(address.destination, [], limit)
-            except (aiohttp.ClientError, OSError) as error:
-                failure = errors.connect_error(error, request.timeouts, address.url, address.proxy)
-            except BaseException as error:
-                task = asyncio.current_task()
-                mine = isinstance(error, asyncio.CancelledError | RuntimeError)
-                if not (mine and self.closed and (task is None or not task.cancelling())):
-                    error.__traceback__ = None
-                    raise
-                failure = self._closed_error(address.url)
-            else:
-                protocol = connection.protocol
-                assert protocol is not None
-                reused = protocol in self.active
-                if not reused:
-                    self._track(protocol)
-                elif protocol.should_close:
-                    # The server sent data unasked; it would be read as our response.
-                    connection.close()
-                    continue
-                return NetworkExchange(connection, self.active, request, address.url, timer), reused
-            if self.closed:
-                failure = self._closed_error(address.url)
-            try:
-                raise failure
-            finally:
-                del failure
-
-    def _track(self, protocol: ResponseHandler) -> None:
+    def track(self, protocol: ResponseHandler) -> None:
         """Prepare a connection, and tell its exchange when it is closed. aiohttp does so itself,
         except for a response with broken content encoding, whose reader would wait until its time
         limit."""
@@ -204,7 +129,7 @@ class Connections:
             self.active[protocol] = None
             protocol.closed.add_done_callback(partial(self._connection_closed, protocol))
 
-    def _closed_error(self, url: URL) -> Transport:
+    def closed_error(self, url: URL) -> Transport:
         return errors.permanent(f"{errors.host_of(url)}: {self._closed_reason}", "connect")
 
     def _connection_closed(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:

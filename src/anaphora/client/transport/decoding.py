@@ -6,7 +6,7 @@ import importlib
 import zlib
 from typing import Any
 
-#: What requests accept, and how zlib reads it.
+#: The accepted encodings, and the window bits of each for zlib.
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 ACCEPT_ENCODING = "gzip, deflate"

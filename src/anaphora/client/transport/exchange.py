@@ -1,4 +1,8 @@
-"""One request and its response on one connection: for the client and the proxy."""
+"""One request and its response on one connection: for the client and the proxy.
+
+Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
+below this module: a traceback with local variables would show headers and a proxy's password.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,14 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from anaphora.client.config import Timeouts
 from anaphora.errors import Transport
 
 from . import errors
+from .connections import Address, Connections
 from .timer import SharedTimer
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
@@ -25,7 +31,7 @@ _SWITCHING = 101
 
 class RequestHead:
     """Request line and headers. No frame but its own holds them: the local variables of others are
-    shown where an exception passes through, asyncio's included."""
+    shown when an exception passes through, asyncio's included."""
 
     __slots__ = ("_length", "_lines")
 
@@ -43,7 +49,7 @@ class RequestHead:
 
 
 class OutgoingRequest:
-    """What is written to a connection, and the time limits."""
+    """A request as written to a connection, and its time limits."""
 
     __slots__ = ("body", "chunked", "head", "method", "on_write", "repeatable", "timeouts")
 
@@ -150,7 +156,7 @@ class NetworkExchange:
         return errors.too_long(most, self._url)
 
     def end(self) -> None:
-        """Releases the connection where the body arrived to its end, else closes it."""
+        """Releases the connection if the body arrived to its end, else closes it."""
         if self.content.is_eof() and self.content.exception() is None:
             self.release()
         else:
@@ -253,6 +259,89 @@ class NetworkExchange:
         self.written = True
         if self._timer is not None and not self._answered:
             self._timer.begin(self, self._request.timeouts.first_byte)
+
+
+# ── On a connection ──────────────────────────────────────────────────────────────────────────────
+
+
+async def send_request(
+    connections: Connections,
+    address: Address,
+    request: OutgoingRequest,
+    timer: SharedTimer | None = None,
+) -> NetworkExchange:
+    """Sends a request; returns when the head of the response has arrived. Without a timer, no
+    time limit applies once the connection is there."""
+    while True:
+        exchange, reused = await _connect(connections, address, request, timer)
+        try:
+            await exchange.send(connections.head_limits)
+            return exchange
+        except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
+            exchange.abort()
+            failure = errors.no_response(
+                error,
+                request.timeouts,
+                address.url,
+                address.proxy,
+                written=exchange.written,
+                reused=reused,
+            )
+        except BaseException as error:
+            exchange.abort()
+            error.__traceback__ = None
+            raise
+        if connections.closed:
+            failure = connections.closed_error(address.url)
+        if failure.phase == "send" and reused and exchange.written and request.repeatable:
+            continue
+        try:
+            raise failure
+        finally:
+            del failure  # the traceback keeps this frame
+
+
+async def _connect(
+    connections: Connections,
+    address: Address,
+    request: OutgoingRequest,
+    timer: SharedTimer | None,
+) -> tuple[NetworkExchange, bool]:
+    """An exchange on a connection, and whether the connection was used before."""
+    while True:
+        try:
+            if connections.closed:
+                raise RuntimeError
+            connector = connections.connector or connections.start()
+            limit = connections.connect_limit(request.timeouts.connect)
+            connection = await connector.connect(address.destination, [], limit)
+        except (aiohttp.ClientError, OSError) as error:
+            failure = errors.connect_error(error, request.timeouts, address.url, address.proxy)
+        except BaseException as error:
+            task = asyncio.current_task()
+            mine = isinstance(error, asyncio.CancelledError | RuntimeError)
+            if not (mine and connections.closed and (task is None or not task.cancelling())):
+                error.__traceback__ = None
+                raise
+            failure = connections.closed_error(address.url)
+        else:
+            protocol = connection.protocol
+            assert protocol is not None
+            reused = protocol in connections.active
+            if not reused:
+                connections.track(protocol)
+            elif protocol.should_close:
+                # The server sent data unasked; it would be read as our response.
+                connection.close()
+                continue
+            active = connections.active
+            return NetworkExchange(connection, active, request, address.url, timer), reused
+        if connections.closed:
+            failure = connections.closed_error(address.url)
+        try:
+            raise failure
+        finally:
+            del failure
 
 
 async def _cut(body: bytes) -> AsyncIterator[memoryview]:

@@ -18,7 +18,7 @@ from anaphora.errors import InvalidRequest
 from . import HttpRequest, errors
 from .connections import Address, Connections
 from .decoding import ACCEPT_ENCODING, Decompressor, InvalidCompression
-from .exchange import NetworkExchange, OutgoingRequest, RequestHead
+from .exchange import NetworkExchange, OutgoingRequest, RequestHead, send_request
 from .timer import SharedTimer
 
 #: The number of URLs whose routes are kept.
@@ -135,7 +135,7 @@ class AiohttpTransport:
             repeatable=method in _IDEMPOTENT,
             on_write=request.on_write,
         )
-        exchange = await self._connections.exchange(route, outgoing, self._timer)
+        exchange = await send_request(self._connections, route, outgoing, self._timer)
         response = AiohttpResponse(exchange, request.max_response_bytes)
         if not exchange.content.is_eof():
             self._open.add(response)

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from anaphora.daemon.faces import face_of
+from anaphora import wire as wires
 from anaphora.errors import NotGranted
-from anaphora.wire.body_memory import MESSAGE_LISTS, ListElements
+from anaphora.wire.body_memory import ListElements
+from anaphora.wire.gemini.types import camel
+from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -30,6 +32,7 @@ from anaphora.wire.reading import (
     known_text,
     request_error,
 )
+from anaphora.wire.tables import RequestTable, request_table
 
 from .grants import PROMPT_PREFIX
 
@@ -38,17 +41,14 @@ _ROLES = frozenset({"user", "assistant", "tool", "function", "model"})
 #: Roles whose messages name a tool.
 _OF_TOOLS = frozenset({"tool", "function"})
 _NAMES = ("name", "tool_name")
-#: Fields that no model reads, whatever is in them.
-_UNREAD = frozenset(
-    """cache_salt client_metadata labels metadata model prompt_cache_key safety_identifier
-    user""".split()
+#: Fields that no model reads, of any wire; one of them is a parameter of vLLM.
+_UNREAD = frozenset({"cache_salt"}).union(
+    field.name
+    for name in wires.WIRES
+    for field in request_table(name).fields.values()
+    if field.unread
 )
 _NAME = re.compile(r"[A-Za-z0-9_.:/+-]{0,256}")
-#: Markers of the cache, which no model reads.
-_MARKERS: dict[str, tuple[str, str]] = {
-    "cache_control": ("type", "ephemeral"),
-    "prompt_cache_breakpoint": ("mode", "explicit"),
-}
 _TTLS = (None, "5m", "30m", "1h", "12h")
 #: Bytes up to which a field is kept with what it adds.
 _MOST_KEPT = 65_536
@@ -67,13 +67,13 @@ def prompt_fingerprint(
     Raises `NotGranted` for a message with a name: models read it as instructions, and it may be
     another in each message. The results of tools may name a function of the request.
     """
-    digest, listed, field_name = blake3(), MESSAGE_LISTS[wire], face_of(wire).field_name
-    members = {field_name(name): raw for name, raw in members.items()}
+    digest, table = blake3(), request_table(wire)
+    members = {_own_name(table, name): raw for name, raw in members.items()}
     for name in sorted(members):
         raw = members[name]
-        if name == listed:
+        if name == table.messages:
             known = elements.raws if elements is not None and elements.name == name else None
-            _cover_messages(wire, name, raw, known, tools, digest)
+            _cover_messages(table, name, raw, known, tools, digest)
             continue
         if name in _UNREAD:
             continue
@@ -84,24 +84,29 @@ def prompt_fingerprint(
     return PROMPT_PREFIX + digest.hexdigest()
 
 
+def _own_name(table: RequestTable, name: str) -> str:
+    """The name of a field or member as the provider's documents spell it."""
+    return camel(name) if table.named_in_path else name
+
+
 def _covered(wire: str, name: str, raw: bytes) -> bytes:
     """What a field adds to the fingerprint; empty for nothing."""
     value = _decode(raw, name)
     if value in _EMPTY:
         return b""
-    face = face_of(wire)
-    if name in face.params:
-        return b"" if _holds_no_text(value) else _encode(value)
-    inner = face.inner_params.get(name)
-    if inner is not None:
-        if not isinstance(value, dict):
-            return b"" if _holds_no_text(value) else _encode(value)
+    table = request_table(wire)
+    field = None if "." in name else table.fields.get(name)
+    if field is not None and field.prose_members and isinstance(value, dict):
+        params = (field.members or frozenset()) - field.prose_members
         value = {
             key: each
             for key, each in value.items()
-            if each not in _EMPTY and not (face.field_name(key) in inner and _holds_no_text(each))
+            if each not in _EMPTY and not (_own_name(table, key) in params and _holds_no_text(each))
         }
         return _encode(value) if value else b""
+    is_param = name in table.params if field is None else field.is_param or field.prose_members
+    if is_param:
+        return b"" if _holds_no_text(value) else _encode(value)
     return _encode(_unmarked(value))
 
 
@@ -110,7 +115,7 @@ _known_covered = functools.lru_cache(maxsize=64)(_covered)
 
 
 def _cover_messages(
-    wire: str,
+    table: RequestTable,
     name: str,
     raw: msgspec.Raw,
     known: list[msgspec.Raw] | None,
@@ -129,11 +134,11 @@ def _cover_messages(
             except DECODE_ERRORS as problem:
                 raise request_error(decode_reason(problem), f"$.{name}") from None
     for index, message in enumerate(known):
-        _cover_message(wire, f"{name}[{index}]", message, tools, digest)
+        _cover_message(table, f"{name}[{index}]", message, tools, digest)
 
 
 def _cover_message(
-    wire: str, path: str, raw: msgspec.Raw, tools: Collection[str], digest: blake3
+    table: RequestTable, path: str, raw: msgspec.Raw, tools: Collection[str], digest: blake3
 ) -> None:
     """Adds what a message holds besides the content of a user, a model or a tool."""
     if bytes(memoryview(raw)[:1]) != b"{":
@@ -146,19 +151,17 @@ def _cover_message(
         raise request_error(decode_reason(problem), f"$.{path}") from None
     role = known_text(members, "role")
     kind = known_text(members, "type")
-    face = face_of(wire)
-    if kind in face.item_types and (not role or role in _ROLES):
+    if kind in table.turns and (not role or role in _ROLES):
         return
-    is_message = not face.item_types or kind in ("", "message")
-    implied = face.role_implied and bytes(members.get("role", b"null")) == b"null"
+    is_message = not table.turns or kind in ("", "message")
+    implied = table.role_implied and bytes(members.get("role", b"null")) == b"null"
     if not is_message or not (role in _ROLES or implied):
         _update(digest, "system", _encode(_unmarked_message(_decode(bytes(raw), path))))
         return
-    content = face.content_members
     rest = {
         key: each
         for key, each in members.items()
-        if key != "role" and key not in content and bytes(each) != b"null"
+        if key != "role" and key not in table.content and bytes(each) != b"null"
     }
     for key in _NAMES:
         if key not in rest:
@@ -190,15 +193,15 @@ def _unmarked(value: Any) -> Any:
 
 
 def _is_marker(key: str, value: Any) -> bool:
-    if key not in _MARKERS:
+    form = MARKER_FORMS.get(key)
+    if form is None:
         return False
     if not isinstance(value, dict):
         return value is None
-    field, form = _MARKERS[key]
     return (
-        value.get(field) == form
+        value.get(form.member) == form.value
         and value.get("ttl") in _TTLS
-        and not set(value).difference((field, "ttl"))
+        and not set(value).difference((form.member, "ttl"))
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -14,10 +13,7 @@ from anaphora.audit.log import AuditLog
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
 from anaphora.daemon.values import kind_of
-from anaphora.errors import AnaphoraError, Denied
-
-if TYPE_CHECKING:
-    from anaphora.daemon.calls.call import AppCall
+from anaphora.errors import AnaphoraError
 
 _MINUTE = 60.0
 #: Kinds of refusals that are counted at the same time.
@@ -75,18 +71,6 @@ class DenialLog:
         )
         self._write(row)
         self._repeats[key] = replace(row, repeats=0)
-
-    def refuse(self, call: AppCall, error: Denied) -> None:
-        """Notes a call that was refused before anything was sent."""
-        self.add(
-            call.app.id,
-            call.method,
-            error,
-            request_id=call.request_id,
-            provider=call.provider or "",
-            model=call.model or "",
-            ignored=call.ignored,
-        )
 
     def _is_current(self, now: float) -> bool:
         return 0 <= now - self._minute < _MINUTE

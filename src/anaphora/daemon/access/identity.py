@@ -23,7 +23,7 @@ from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store import Store, TokenRow
-from anaphora.daemon.values import App, Peer
+from anaphora.daemon.values import SOCKET, App, Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
 from anaphora.redaction import shown_name
 from anaphora.serving.connection_limits import network_of
@@ -37,8 +37,6 @@ PREFIX = "ana_"
 ADMIN_PREFIX = "ana_admin_"
 ADMIN = ""
 """The `app` of an administrator's token."""
-SOCKET = "socket"
-"""The address of peers on the Unix socket."""
 
 _TOKEN_BYTES = 32
 _MOST_PEERS = 10_000

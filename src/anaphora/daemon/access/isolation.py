@@ -1,28 +1,32 @@
 """Keeps apps from seeing each other in a cache that they share at a provider.
 
-Where a provider has cache keys or salts, each app gets its own. Elsewhere a call may read what
-another app wrote: such tokens are shown to the app as if it had been alone. What it is charged is
-the provider's bill.
+If a provider has cache keys or salts, each app gets its own. Elsewhere a call may read what another
+app wrote: such tokens are shown to the app as if it had been alone. What it is charged is the
+provider's bill: an app that tries different `max_tokens` at its limit can still measure that.
+`shared_caches` warns of apps that share a cache without saying so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
+from anaphora import catalog
+from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules
 from anaphora.client.config import Hop
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.redaction import hides_arguments
 from anaphora.rendered import Plan
 from anaphora.values import TTL_SECONDS, Extras, Reply, Usage
 from anaphora.values.reply import WriteTtl
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
+from .checks import is_granted
+from .granted_models import Routes, models_of
 from .grants import AppGrant
 
 #: Members of replies, beside the usage, that tell what was read from the cache.
@@ -104,15 +108,6 @@ def app_key(app: str, key: str) -> str:
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
 
 
-class ExpectedReads(Protocol):
-    """The part of a `Prediction` that tells an app's own reads from those of others."""
-
-    @property
-    def left(self) -> int: ...
-    @property
-    def read(self) -> int: ...
-
-
 class OwnReads(msgspec.Struct, frozen=True, array_like=True):
     """What a call may read of what its app wrote."""
 
@@ -122,7 +117,7 @@ class OwnReads(msgspec.Struct, frozen=True, array_like=True):
     """of a longer one, so many tokens are."""
 
     @classmethod
-    def of(cls, expected: ExpectedReads | None) -> OwnReads:
+    def of(cls, expected: Prediction | None) -> OwnReads:
         """By the call before it."""
         if expected is None:
             return NO_READS
@@ -177,3 +172,68 @@ def without_members(text: str, names: Collection[str]) -> str:
     except DECODE_ERRORS:
         return text
     return encode_members({n: raw for n, raw in members.items() if n not in names}).decode()
+
+
+#: Names in one warning.
+_MOST_NAMES = 8
+
+
+class SharedCache(msgspec.Struct, frozen=True):
+    """Apps without `share_cache` that use one account."""
+
+    apps: tuple[str, ...]
+    providers: tuple[str, ...]
+    """Entries of llm.yaml."""
+
+    def __str__(self) -> str:
+        one = len(self.providers) == 1
+        return (
+            f"{_listed(self.apps)} share a cache at {_listed(self.providers)}, which"
+            f" {'has' if one else 'have'} one key and no separate cache keys: each can measure by"
+            " its limit what others have in it. Give each app an entry in llm.yaml with a key of"
+            " another account, or write `share_cache: true` for those that may know of each other"
+        )
+
+
+def shared_caches(
+    grants: Iterable[AppGrant], routes: Routes, providers: Mapping[str, ResolvedProvider]
+) -> list[SharedCache]:
+    users: dict[Hashable, dict[str, list[AppGrant]]] = {}
+    for grant in grants:
+        if grant.llm.share_cache or "llm_complete" not in grant.capabilities:
+            continue
+        for name in grant.llm.providers:
+            named = [hop.provider for hop in routes[name]] if name in routes else [name]
+            for provider in dict.fromkeys(named):
+                if (resolved := providers.get(provider)) is not None:
+                    account = users.setdefault(account_of(resolved), {})
+                    account.setdefault(provider, []).append(grant)
+    found = []
+    for account in users.values():
+        entries = {name: apps for name, apps in account.items() if _is_open(providers[name], apps)}
+        names = {grant.app for apps in entries.values() for grant in apps}
+        if len(names) > 1:
+            found.append(SharedCache(tuple(sorted(names)), tuple(sorted(entries))))
+    return found
+
+
+def _is_open(resolved: ResolvedProvider, apps: Iterable[AppGrant]) -> bool:
+    """Whether a model that these apps may call has a cache without separate keys."""
+    if salt_field(resolved):  # each app has its own
+        return False
+    granted = [grant.llm.models for grant in apps]
+    models = [
+        model
+        for model in models_of(resolved)
+        if any(is_granted(model, patterns) for patterns in granted)
+    ]
+    wire = resolved.wire if resolved.dialect is None else resolved.dialect.wire
+    return any(
+        not keys_separate(catalog.rules(resolved.system, model, wire)) for model in models or [""]
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

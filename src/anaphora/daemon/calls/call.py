@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from anaphora.client.pool import ProviderPool
     from anaphora.client.response import Attempt, Record
     from anaphora.client.target import Target
+    from anaphora.daemon.access.checks import GrantRates
     from anaphora.daemon.access.denials import DenialLog
     from anaphora.daemon.access.granted_models import GrantedTargets
     from anaphora.daemon.access.isolation import OwnReads, SharedProviders
-    from anaphora.daemon.access.limits import GrantRates
-    from anaphora.daemon.endpoints.body_memory import CallBody
+    from anaphora.daemon.endpoints.body import CallBody
     from anaphora.daemon.faces.face import Route
     from anaphora.daemon.facts.request import RequestFacts
-    from anaphora.daemon.money.late_bills import LateBills
+    from anaphora.daemon.money.late_bills import GrowingConversation, LateBills, StoredHistory
     from anaphora.daemon.money.ledger import Ledger, OpenHold
-    from anaphora.daemon.money.stored_history import GrowingConversation, StoredHistory
     from anaphora.daemon.off_loop import OffLoop
     from anaphora.daemon.shared_state import SharedState, Taken
+    from anaphora.errors import Denied
     from anaphora.prompt import Call
     from anaphora.serving.exchange import HttpExchange
     from anaphora.traffic.matching import RememberedCall
 
     from .conversations import CallMemory
+    from .fair_admission import ProviderNews
     from .keep_warm import PrefixRefresher
-    from .provider_news import ProviderNews
     from .reading_on import WaitedCall
     from .steps.audit import BreakTexts, Explanations
 
@@ -73,6 +73,18 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
     _locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = msgspec.field(
         default_factory=WeakValueDictionary
     )
+
+    def refuse(self, call: AppCall, error: Denied) -> None:
+        """Notes a call that was refused before anything was sent."""
+        self.denials.add(
+            call.app.id,
+            call.method,
+            error,
+            request_id=call.request_id,
+            provider=call.provider or "",
+            model=call.model or "",
+            ignored=call.ignored,
+        )
 
     def lock(self, app: str, provider: str) -> asyncio.Lock:
         """Held by the call of an app that waits for the rate limits of a provider."""

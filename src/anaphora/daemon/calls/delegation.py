@@ -15,38 +15,42 @@ from collections.abc import (
 )
 from typing import Any, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from anaphora.audit.log import AuditLog
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import ResolvedProvider
+from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool
-from anaphora.client.transport import HttpTransport
+from anaphora.client.target import Target
+from anaphora.client.transport import HttpTransport, read_answer
+from anaphora.daemon.access.checks import GrantRates
 from anaphora.daemon.access.denials import DenialLog
 from anaphora.daemon.access.granted_models import GrantedTargets
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.isolation import SharedProviders
-from anaphora.daemon.access.limits import GrantRates
-from anaphora.daemon.money.late_bills import LateBills
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.money.late_bills import LateBills, StoredHistory
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.shared_state import LocalState, SharedState
 from anaphora.daemon.values import App, GrantedModel
-from anaphora.errors import Denied
+from anaphora.errors import AnaphoraError, Denied
 from anaphora.tokens import Counts
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .call import AppCall, AppReply, CallTools, StreamHead, StreamPiece
 from .conversations import CallMemory
-from .counting import provider_count
+from .fair_admission import ProviderNews
 from .own_prefixes import OwnPrefixes
 from .pipeline import CallPipeline
-from .provider_news import ProviderNews
 from .reading_on import ReadOnCalls, WaitedCall
+from .steps.answer import JudgeCache, RelayAnswer
 from .steps.audit import AuditCall, BreakTexts, Explanations
-from .steps.judge import JudgeCache
-from .steps.permit import PermitCall
 from .steps.plan import PlanRequest
-from .steps.relay import RelayAnswer
+from .steps.request import PermitCall
 from .steps.send import ClientCall, SendAttempt
 from .steps.settle import HoldBound, SettleBill
 
@@ -177,7 +181,7 @@ class CallService:
             plan = PlanRequest(tools, memory=CallMemory(), places_markers=False)
             prepared = await plan.build(call, target := call.targets[0], stream=False)
         except Denied as error:
-            tools.denials.refuse(call, error)
+            tools.refuse(call, error)
             raise
         counted = await provider_count(target, prepared)
         if counted is not None:
@@ -291,3 +295,43 @@ class CallStream:
         """Cancels upstream where the stream has not ended, and settles what was received."""
         if self._pieces is not None:
             await self._pieces.aclose()
+
+
+#: Seconds that a count may take; then it is estimated.
+_TIMEOUT = 10.0
+
+
+class _Count(msgspec.Struct):
+    input_tokens: int | None = None
+    total_tokens: int | None = msgspec.field(default=None, name="totalTokens")
+
+
+_decode = msgspec.json.Decoder(_Count).decode
+
+
+async def provider_count(target: Target, prepared: PreparedRequest) -> int | None:
+    """The count of the target's provider; None where it has none, or does not answer."""
+    endpoint, outgoing = target.endpoint, prepared.outgoing
+    assert outgoing is not None
+    if endpoint.resolved.dialect is not None:
+        return None
+    members = decode_members(outgoing.body)
+    face = face_of(endpoint.base_wire)
+    counted = face.count_request(target.model, members, outgoing.path)
+    if counted is None:
+        return None
+    path, body = counted
+    request = replace(endpoint.outgoing_body(path, (), body), headers=outgoing.headers)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            answer = await endpoint.transport.send(request)
+            try:
+                data = await read_answer(answer)
+            finally:
+                await answer.close()
+        if answer.status >= 300:
+            return None
+        count = _decode(data)
+    except (AnaphoraError, TimeoutError, *DECODE_ERRORS):
+        return None
+    return count.input_tokens if count.input_tokens is not None else count.total_tokens

@@ -1,23 +1,71 @@
 """The passage of attempts through the rate limits of a provider, in turn among apps, and over all
-nodes."""
+nodes. And what one node learns of a provider, for all nodes: failures that open its circuit
+breaker, successes that close it, and rate limits that block a model."""
 
 from __future__ import annotations
 
 import asyncio
 from time import monotonic
 from types import TracebackType
-from typing import Self
 
 import msgspec
 
-from anaphora.client.config import Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.client.limits import Admission
-from anaphora.client.target import Target
+from anaphora.client.pool import ProviderPool
+from anaphora.client.retry import BreakerNews, CircuitBreaker
+from anaphora.client.target import Endpoint, Target
 from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.errors import Denied, RateLimited, Throttled, Transport
 from anaphora.values import Usage
 
-from .provider_news import ProviderNews
+
+class _News(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    kind: str
+    """`failed`, `succeeded` or `blocked`."""
+    provider: str
+    model: str = ""
+    seconds: float = 0.0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_News).decode
+
+
+class ProviderNews:
+    """Tells other nodes, and listens to them. Without others it does nothing."""
+
+    def __init__(self, pool: ProviderPool, state: SharedState) -> None:
+        self._pool = pool
+        self._state = state
+        if not state.alone:
+            pool.on_endpoint = self._attach
+            state.listen(self._hear)
+
+    def blocked(self, provider: str, model: str, seconds: float) -> None:
+        """The provider takes no calls of a model for so long."""
+        self._state.tell(_encode(_News("blocked", provider, model, seconds)))
+
+    def _attach(self, endpoint: Endpoint) -> None:
+        def tell(kind: BreakerNews) -> None:
+            self._state.tell(_encode(_News(kind, endpoint.id)))
+
+        endpoint.breaker = CircuitBreaker(endpoint.config.breaker, tell)
+
+    def _hear(self, data: bytes, age: float) -> None:
+        try:
+            news = _decode(data)
+        except (msgspec.DecodeError, UnicodeError):
+            return  # of another version
+        resolved = self._pool.providers.get(news.provider)
+        if resolved is None:
+            return
+        endpoint, at = self._pool.endpoint(resolved), monotonic() - age
+        if news.kind == "blocked":
+            endpoint.block(news.model, at + news.seconds)
+        else:
+            endpoint.breaker.hear("failed" if news.kind == "failed" else "succeeded", at)
+
 
 #: Seconds for which a call without a deadline counts as running on other nodes.
 _LONGEST = 3600.0
@@ -35,7 +83,7 @@ class SharedLimits(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, state: SharedState, news: ProviderNews, target: Target) -> SharedLimits:
         provider, model, config = target.endpoint.id, target.model, target.endpoint.config.limits
-        rates: list[tuple[str, Rate]] = [(f"provider {provider}", config)]
+        rates: list[tuple[str, Rate | LimitsConfig]] = [(f"provider {provider}", config)]
         if model in config.models:
             rates.append((f"model {provider} {model}", config.models[model]))
         limits = tuple(
@@ -46,22 +94,25 @@ class SharedLimits(msgspec.Struct, frozen=True, eq=False):
         return cls(state, news, provider, model, limits)
 
 
-class FairAdmission(Admission):
+class FairAdmission(msgspec.Struct, eq=False):
     """At most one call of an app waits for the rate limits of a provider, so that the calls of
-    several apps start in turn."""
+    several apps start in turn. A context of the `Admission`."""
 
+    _admission: Admission
     lock: asyncio.Lock | None = None
     """None: nothing limits the call."""
     shared: SharedLimits | None = None
     """None: there are no other nodes."""
     _taken: list[Taken] = msgspec.field(default_factory=list)
 
-    async def __aenter__(self) -> Self:
-        lock = self.lock
+    async def __aenter__(self) -> Admission:
+        lock, admission = self.lock, self._admission
+        if self.shared is not None:
+            admission.on_settle = self._correct
         if lock is None:
-            return await super().__aenter__()
+            return await admission.__aenter__()
         began = monotonic()
-        seconds = None if self._deadline is None else max(0.0, self._deadline - began)
+        seconds = None if admission.deadline is None else max(0.0, admission.deadline - began)
         try:
             async with asyncio.timeout(seconds):
                 await lock.acquire()
@@ -69,22 +120,23 @@ class FairAdmission(Admission):
             reason = "other calls of the app waited for the rate limits until the deadline"
             raise Throttled(reason, wait=0.0) from None
         try:
-            await super().__aenter__()
+            await admission.__aenter__()
             if self.shared is not None and self.shared.limits:
                 await self._take(self.shared)
         finally:
             lock.release()
-        self.queued = monotonic() - began
-        return self
+        admission.queued = monotonic() - began
+        return admission
 
     async def _take(self, shared: SharedLimits) -> None:
         """Waits until the calls of all nodes leave room for this one."""
+        admission = self._admission
         try:
             for name, limit in shared.limits:
                 while True:
                     now = monotonic()
-                    left = _LONGEST if self._deadline is None else self._deadline - now
-                    taken = await shared.state.take(name, limit, self._tokens, seconds=left)
+                    left = _LONGEST if admission.deadline is None else admission.deadline - now
+                    taken = await shared.state.take(name, limit, admission.tokens, seconds=left)
                     if not taken.wait:
                         self._taken.append(taken)
                         break
@@ -96,9 +148,9 @@ class FairAdmission(Admission):
                     await asyncio.sleep(taken.wait)
         except BaseException:
             self._give_back(unsent=True)
-            if self._call is not None:
-                gate = self._gate
-                gate.limiter.cancel(self._call, gate.waiting.clock())
+            if admission.call is not None:
+                gate = admission.gate
+                gate.limiter.cancel(admission.call, gate.waiting.clock())
                 gate.waiting.advance()
             raise
 
@@ -108,8 +160,8 @@ class FairAdmission(Admission):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await super().__aexit__(kind, error, traceback)
-        shared, lane = self.shared, self._gate.lane
+        await self._admission.__aexit__(kind, error, traceback)
+        shared, gate = self.shared, self._admission.gate
         if shared is None:
             return
         self._give_back(
@@ -117,13 +169,12 @@ class FairAdmission(Admission):
             or (isinstance(error, Transport) and error.phase == "connect")
         )
         if isinstance(error, RateLimited):
-            wait = lane.blocked_until - self._gate.waiting.clock()
+            wait = gate.lane.blocked_until - gate.waiting.clock()
             if wait > 0:
                 shared.news.blocked(shared.provider, shared.model, wait)
 
-    def settle(self, usage: Usage) -> None:
-        super().settle(usage)
-        counted = self._gate.lane.counted(usage)
+    def _correct(self, usage: Usage) -> None:
+        counted = self._admission.gate.lane.counted(usage)
         if self.shared is not None and counted is not None:
             for taken in self._taken:
                 self.shared.state.correct(taken, counted)

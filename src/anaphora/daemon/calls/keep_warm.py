@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from anaphora.bounded import BoundedMap
 from anaphora.cache.plan import AppMemory
 from anaphora.cache.plan.memory import ConversationState
-from anaphora.cache.verdict import format_usd
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.session.cached_prefix import (
@@ -40,6 +39,7 @@ from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.traffic.matching import RememberedCall
 from anaphora.values import Notice, Reply
+from anaphora.wording import format_usd
 
 from .call import CallTools
 from .own_prefixes import PrefixScope

@@ -16,7 +16,6 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.bounded import BoundedMap
-from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.saved_blocks import (
     MOST_CHUNKS,
     earlier_ends,
@@ -24,7 +23,8 @@ from anaphora.cache.saved_blocks import (
     replies_after,
 )
 from anaphora.cache.sent_call import SentCall, expiry, is_alive, ttl_seconds, updated_bills
-from anaphora.cache.simulator.prompt import ScopedKeys
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.view import ScopedKeys
 from anaphora.catalog import CacheRules
 from anaphora.daemon.access.isolation import NO_READS, OwnReads
 from anaphora.daemon.store import HandleRow, Store
@@ -108,7 +108,7 @@ class OwnPrefixes:
     async def find(self, scope: PrefixScope, sent: SentCall, rules: CacheRules) -> FoundPrefix:
         """What a call may read of what its app has sent before. The store is asked unless the
         prompt continues a call of this node by one reply."""
-        prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
+        prompt, at = RenderedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         if not len(prompt):
             return NOT_FOUND
         names = self._names(scope, prompt, _looked_up(prompt, sent.marks), rules)
@@ -154,7 +154,7 @@ class OwnPrefixes:
     def add(self, scope: PrefixScope, sent: SentCall, rules: CacheRules, common: int = -1) -> None:
         """A call was answered: `sent` has its bill, and `common` is the end of what its prompt had
         in common with earlier ones."""
-        prompt, at = ComparedPrompt(sent.rendered, sent.marks), sent.at or time.time()
+        prompt, at = RenderedPrompt(sent.rendered, sent.marks), sent.at or time.time()
         lifetimes = dict(_cached(prompt, sent.marks, rules))
         if not lifetimes:
             return
@@ -204,7 +204,7 @@ class OwnPrefixes:
     async def was_split(self, scope: PrefixScope, sent: SentCall) -> bool | None:
         """Whether a conversation got a cache key of its own when it began; None where it begins
         now, or that is not known."""
-        prompt = ComparedPrompt(sent.rendered, Plan())
+        prompt = RenderedPrompt(sent.rendered, Plan())
         first = prompt.leading + 1
         looked_at = range(first, min(len(prompt), first + MOST_CHUNKS))
         if not any(is_reply(prompt, position) for position in looked_at):
@@ -218,7 +218,7 @@ class OwnPrefixes:
 
     def save_split(self, scope: PrefixScope, sent: SentCall, split: bool) -> None:
         """A conversation has a cache key of its own (`split`), or that of others."""
-        name = self._split_name(scope, ComparedPrompt(sent.rendered, Plan()))
+        name = self._split_name(scope, RenderedPrompt(sent.rendered, Plan()))
         row = HandleRow(
             kind="prefix",
             id=name,
@@ -229,7 +229,7 @@ class OwnPrefixes:
         )
         self._store.add_handles_later([row])
 
-    def _split_name(self, scope: PrefixScope, prompt: ComparedPrompt) -> str:
+    def _split_name(self, scope: PrefixScope, prompt: RenderedPrompt) -> str:
         """By the first message, which all calls of the conversation have."""
         opening = prompt.key(min(prompt.leading + 1, len(prompt) - 1))
         named = repr((_SPLIT, scope.app, scope.account, scope.model)).encode(errors="replace")
@@ -238,7 +238,7 @@ class OwnPrefixes:
     def _names(
         self,
         scope: PrefixScope,
-        prompt: ComparedPrompt,
+        prompt: RenderedPrompt,
         positions: Sequence[int],
         rules: CacheRules,
     ) -> list[tuple[int, str]]:
@@ -253,7 +253,7 @@ def _bytes(key: Hashable) -> bytes:
     return key if isinstance(key, bytes) else repr(key).encode()
 
 
-def _looked_up(prompt: ComparedPrompt, plan: Plan) -> list[int]:
+def _looked_up(prompt: RenderedPrompt, plan: Plan) -> list[int]:
     """Where a prefix that the app has sent may end, the longest first: before markers, where
     earlier prompts of the conversation ended, and in tools and system prompt."""
     marks = [mark.chunk for mark in plan.marks[-_MOST_MARKS:]]
@@ -265,11 +265,11 @@ def _looked_up(prompt: ComparedPrompt, plan: Plan) -> list[int]:
     return sorted((at for at in found if 0 <= at < len(prompt)), reverse=True)[:_MOST_POSITIONS]
 
 
-def _leading(prompt: ComparedPrompt) -> range:
+def _leading(prompt: RenderedPrompt) -> range:
     return range(max(0, prompt.leading + 1 - _MOST_LEADING), prompt.leading + 1)
 
 
-def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[tuple[int, float]]:
+def _cached(prompt: RenderedPrompt, plan: Plan, rules: CacheRules) -> Iterator[tuple[int, float]]:
     """Where prefixes end that the provider may have cached, and how long each can be read."""
     last = prompt.rendered.cacheable - 1
     if last < 0:
@@ -286,7 +286,7 @@ def _cached(prompt: ComparedPrompt, plan: Plan, rules: CacheRules) -> Iterator[t
             yield position, ttl_seconds(rules, ttl)
 
 
-def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRules) -> OwnReads:
+def _reads(prompt: RenderedPrompt, position: int, known: _Prefix, rules: CacheRules) -> OwnReads:
     """With the reply that follows the prefix, where the provider caches that as well."""
     estimated, end = 0 if known.exact else known.tokens, position
     if rules.reply_cached(None):
@@ -303,7 +303,7 @@ def _reads(prompt: ComparedPrompt, position: int, known: _Prefix, rules: CacheRu
     return OwnReads(tokens + error, rules.whole_granules(tokens))
 
 
-def _in_loop(prompt: ComparedPrompt, position: int, end: int) -> bool:
+def _in_loop(prompt: RenderedPrompt, position: int, end: int) -> bool:
     """Whether a reply stands in a tool loop: only there it is sent back as it was cached."""
     ends = (position, end + 1) if end + 1 < len(prompt) else (position,)
     return any(prompt.kind(each) is Kind.TOOL_RESULT for each in ends)

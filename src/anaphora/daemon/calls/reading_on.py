@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from anaphora.client.failures import log
-from anaphora.daemon.access.limits import CallSlots
+from anaphora.daemon.access.checks import CallSlots
 from anaphora.errors import AnaphoraError, Timeout
 
 from .call import AppCall

@@ -26,7 +26,7 @@ from anaphora.wire.reading import decode_members
 from .call import AppCall, CallOutcome, CallTools
 from .own_prefixes import FoundPrefix
 from .pipeline import CallPipeline, CallStep
-from .steps.judge import charge
+from .steps.answer import charge
 from .steps.plan import bound_of
 from .steps.send import ClientCall
 

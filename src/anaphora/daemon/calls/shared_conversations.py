@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache import saved_blocks as blocks
-from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.plan.saved import SavedPlanner
 from anaphora.cache.saved_call import SavedCall, SavedFormat, restore_call, save_call
 from anaphora.cache.sent_call import SentCall
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict.judgement import may_be_shared
 from anaphora.daemon.shared_state import ID_BYTES, SavedRecord, SharedState
 from anaphora.rendered import Plan
@@ -132,7 +132,7 @@ class SharedConversations:
         own: Plan,
     ) -> FoundConversation | None:
         """`here` is what this node found. None where nothing more is known elsewhere."""
-        prompt = ComparedPrompt(request.rendered, Plan())
+        prompt = RenderedPrompt(request.rendered, Plan())
         if not len(prompt):
             return None
         keyed = request.rules.key_requests is not None
@@ -167,7 +167,7 @@ class SharedConversations:
         record: SavedRecord,
         name: bytes,
         position: int,
-        prompt: ComparedPrompt,
+        prompt: RenderedPrompt,
         request: ReadRequest,
         scope: Hashable,
         own: Plan,
@@ -210,7 +210,7 @@ class SharedConversations:
     def _branched(
         self,
         line: SharedConversation,
-        prompt: ComparedPrompt,
+        prompt: RenderedPrompt,
         request: ReadRequest,
         scope: Hashable,
         own: Plan,
@@ -246,7 +246,7 @@ class SharedConversations:
     def _beginning(
         self,
         line: SharedConversation,
-        prompt: ComparedPrompt,
+        prompt: RenderedPrompt,
         request: ReadRequest,
         scope: Hashable,
         own: Plan,
@@ -299,7 +299,7 @@ class SharedConversations:
         line = call.line
         if line is None or line.request is None or line.salts is None:
             return
-        request, prompt = line.request, ComparedPrompt(call.sent.rendered, Plan())
+        request, prompt = line.request, RenderedPrompt(call.sent.rendered, Plan())
         if not len(prompt):
             return
         planned, changing = call.planned, 0 if call.planned is None else call.planned.changing
@@ -375,7 +375,7 @@ def _hint(text: str) -> bytes:
     return blake3(text.encode(errors="replace")).digest(8) if text else b""
 
 
-def _opening(line: SharedLine, prompt: ComparedPrompt) -> bytes:
+def _opening(line: SharedLine, prompt: RenderedPrompt) -> bytes:
     """The digest of the first block of the messages: the same from call to call."""
     first = prompt.leading + 1
     if first >= len(prompt):

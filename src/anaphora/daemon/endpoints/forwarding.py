@@ -11,11 +11,10 @@ import msgspec
 
 from anaphora import wire
 from anaphora.client.attempt_failures import name_origin
-from anaphora.client.config.resolve import ResolvedProvider
-from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.config.secrets import ResolvedProvider, SecretHeaders
 from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
-from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.calls.translation import with_members
 from anaphora.daemon.faces import face_of
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice

@@ -20,7 +20,7 @@ from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import AnaphoraError, NotFound
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.replies import valid_count
-from anaphora.wire.walking import request_table
+from anaphora.wire.tables import request_table
 
 from .body import JsonBody
 from .forwarding import Forwarder

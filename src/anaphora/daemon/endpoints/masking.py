@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.calls.filling import with_members
-from anaphora.redaction import looks_like_key
-from anaphora.redactor import MASK
+from anaphora.daemon.calls.translation import with_members
+from anaphora.redaction import MASK, looks_like_key
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
 #: Characters of one text that are shown.

@@ -13,8 +13,8 @@ from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.granted_models import name_nearest
 from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
-from anaphora.daemon.calls.steps.read import ReadBody
-from anaphora.daemon.faces import face_of, find_route, serves, wire_of
+from anaphora.daemon.calls.steps.request import ReadBody
+from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_of, find_route, wire_of
 from anaphora.daemon.faces.face import JSON, Route, model_in
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
@@ -60,7 +60,7 @@ class Endpoints:
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
-        return serves(path)
+        return path.startswith(STARTS)
 
     def token_of(self, exchange: HttpExchange) -> Secret | None:
         """The token of a request that has none: it goes on with an upload that a token began."""
@@ -87,7 +87,9 @@ class Endpoints:
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)
         raw = (exchange.scope.get("raw_path") or exchange.path.encode()).partition(b"?")[0]
-        route = call.route = find_route(exchange.method, self._checked_path(raw), exchange.headers)
+        method, path = exchange.method, self._checked_path(raw)
+        route = PLAIN_ROUTES.get((method, path)) or find_route(method, path, exchange.headers)
+        call.route = route
         app, request_id = call.app, call.request_id
         match route.operation:
             case "generate" | "stream" | "count":

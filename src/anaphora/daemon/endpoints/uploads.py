@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.faces.face import Route
@@ -123,7 +123,7 @@ class ResumableUploads:
         self._forwarder = forwarder
         self._clock = clock
         self._off_loop = off_loop
-        self._open: OrderedDict[str, OpenUpload] = OrderedDict()
+        self._open = BoundedMap[str, OpenUpload](_MOST)
 
     def token(self, exchange: HttpExchange) -> Secret | None:
         """The token that began the upload which a request without one goes on with."""
@@ -253,8 +253,6 @@ class ResumableUploads:
         own = [id for id, one in known.items() if one.app == upload.app]
         if len(own) >= _MOST_OF_APP:
             del known[own[0]]
-        if len(known) >= _MOST:
-            known.popitem(last=False)
         id = secrets.token_urlsafe(32)
         known[id] = upload
         return id

@@ -33,38 +33,30 @@ FACES: dict[str, Face] = {
 _VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
 #: An id in a path: no step up, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
-_PLAIN_ROUTES = {
+PLAIN_ROUTES: dict[tuple[str, str], Route] = {
     (method, path): Route(wire=face.wire, operation=operation, path=path)
     for face in FACES.values()
     for (method, path), operation in face.operations.items()
 }
-_PATHS = frozenset(path for _, path in _PLAIN_ROUTES)
-_STARTS = tuple(
+_PATHS = frozenset(path for _, path in PLAIN_ROUTES)
+STARTS = tuple(
     f"/{name}"
     for name in (
         "v1/ v1beta/ v1alpha/ api/ messages chat/completions responses models files batches"
         " conversations containers upload/"
     ).split()
 )
-
+"""How the paths of endpoints begin: errors there are in the format of a wire."""
 
 face_of = FACES.__getitem__
 """The face of a wire, a name of `wire.WIRES`."""
 
 
-def serves(path: str) -> bool:
-    """Whether a path is an endpoint's, so that its errors are in the format of a wire."""
-    return path.startswith(_STARTS)
-
-
 def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     """The operation at a path that has no percent-encoding. Raises `NotFound`, and
     `RequestRejected` for a method that a path does not have."""
-    plain = _PLAIN_ROUTES.get((method, path))
-    if plain is not None:
-        return plain
     path = _full_path(path)
-    plain = _PLAIN_ROUTES.get((method, path))
+    plain = PLAIN_ROUTES.get((method, path))
     if plain is not None:
         return plain
     for face in FACES.values():

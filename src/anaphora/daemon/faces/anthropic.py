@@ -21,7 +21,6 @@ from anaphora.wire.reading import Members
 
 from .face import (
     MODELS_CREATED,
-    SAMPLING,
     Face,
     Kept,
     Operations,
@@ -77,15 +76,6 @@ class AnthropicFace(Face):
     budgets_thinking = True
     count_path = "/count_tokens"
     counted_fields = frozenset("model messages system tools tool_choice thinking".split())
-    content_members = frozenset({"content"})
-    params = frozenset(
-        f"""{SAMPLING} cache_control diagnostics inference_geo max_tokens service_tier speed stream
-        thinking thread tool_choice""".split()
-    )
-    inner_params: ClassVar = {
-        "container": frozenset({"id"}),
-        "output_config": frozenset({"effort", "task_budget"}),
-    }
 
     def own_error(self, error: Upstream) -> Upstream:
         """Clients know by these words that they have to shorten a conversation."""

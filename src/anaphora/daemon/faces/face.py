@@ -40,8 +40,6 @@ SSE = "text/event-stream; charset=utf-8"
 #: Creation date of every model: the catalog has none, and clients expect one.
 MODELS_CREATED = "2026-01-01T00:00:00Z"
 MODELS_CREATED_SECONDS = 1_767_225_600
-#: Sampling parameters that several wires have under the same names.
-SAMPLING = "temperature top_p top_k seed frequency_penalty presence_penalty"
 _NEVER = re.compile(r"(?!)")
 _MODEL = re.compile(r"[!-~]{1,256}")
 #: Parts of a path that are none of a name.
@@ -283,23 +281,6 @@ class Face:
         """Whether a reply that broke off may be billed for thinking that did not arrive: its model
         reasons, some thinking was shown, or its tokens were counted."""
         return reasons and not counted
-
-    # ── Approved prompts ─────────────────────────────────────────────────────────────────────────
-
-    content_members: ClassVar[frozenset[str]]
-    """What a message of a user, a model or a tool holds besides its role: no instructions."""
-    item_types: ClassVar[frozenset[str]] = frozenset()
-    """Of typed items: those that are calls, results or reasoning."""
-    role_implied: ClassVar[bool] = False
-    """A message without a role is the user's."""
-    params: ClassVar[frozenset[str]]
-    """Fields that hold numbers and names, and are instructions where they hold anything else."""
-    inner_params: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """The same for members of objects whose other members are instructions."""
-
-    def field_name(self, name: str) -> str:
-        """A field's name, where the provider takes several spellings."""
-        return name
 
 
 def model_in(value: Any) -> str:

@@ -13,7 +13,6 @@ from anaphora.daemon.store import HandleKind
 from anaphora.daemon.values import GrantedModel
 from anaphora.values import Thinking
 from anaphora.wire.gemini.params import path_of
-from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, Members, encode_members
 
 from .face import (
@@ -81,16 +80,6 @@ class GeminiFace(Face):
     model_in_path = True
     limit_place = ("generationConfig", "maxOutputTokens")
     choices_field = "generationConfig.candidateCount"
-    content_members = frozenset({"parts"})
-    role_implied = True
-    params = frozenset("cachedContent safetySettings serviceTier store toolConfig".split())
-    inner_params: ClassVar = {
-        "generationConfig": frozenset(
-            """candidateCount frequencyPenalty logprobs maxOutputTokens mediaResolution
-            presencePenalty responseLogprobs responseMimeType responseModalities seed temperature
-            thinkingConfig topK topP""".split()
-        )
-    }
 
     def full_path(self, path: str) -> str | None:
         match = _ROOT.match(path)
@@ -161,9 +150,6 @@ class GeminiFace(Face):
         if not kept or len(kept) == len(turns):
             return {}
         return {"contents": b"[" + b",".join(map(bytes, kept)) + b"]"}
-
-    def field_name(self, name: str) -> str:
-        return camel(name)
 
 
 def _is_empty(turn: msgspec.Raw) -> bool:

@@ -9,7 +9,7 @@ from anaphora.canonical import dumps
 from anaphora.daemon.values import GrantedModel
 from anaphora.values import Thinking
 
-from .face import MODELS_CREATED, SAMPLING, Face, Operations
+from .face import MODELS_CREATED, Face, Operations
 from .framing import LastObject, StreamFrame
 
 
@@ -29,14 +29,6 @@ class OllamaFace(Face):
     reasoning = Thinking(provider="ollama")
     ends_texts_late = True
     limit_place = ("options", "num_predict")
-    content_members = frozenset({"content", "images", "thinking", "tool_call_id", "tool_calls"})
-    params = frozenset("keep_alive logprobs stream think top_logprobs".split())
-    inner_params: ClassVar = {
-        "options": frozenset(
-            f"""{SAMPLING} min_p num_ctx num_keep num_predict repeat_last_n repeat_penalty
-            typical_p""".split()
-        )
-    }
 
     def full_path(self, path: str) -> str | None:
         return path if path.startswith("/api/") else None

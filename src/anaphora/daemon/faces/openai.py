@@ -11,12 +11,11 @@ import msgspec
 from anaphora.catalog.api_limits import bounds_of
 from anaphora.client.target import Target
 from anaphora.values import Opaque, Part, Reply, Thinking, Usage
-from anaphora.wire.openai_chat.parse import reasoning_extras
+from anaphora.wire.openai_chat.message_reader import reasoning_extras
 from anaphora.wire.openai_responses.types import ITEM, WIRE
 from anaphora.wire.reading import Members
 
 from .face import (
-    SAMPLING,
     Face,
     Kept,
     Operations,
@@ -59,13 +58,6 @@ class _OpenAIFace(Face):
     )
     beta_header = "openai-beta"
     keepers = ("openai_responses", "openai_chat")
-    params = frozenset(
-        f"""{SAMPLING} logit_bias logprobs max_completion_tokens max_output_tokens max_tokens
-        modalities n parallel_tool_calls prompt_cache_options prompt_cache_retention reasoning
-        reasoning_effort service_tier store stream stream_options tool_choice function_call
-        top_logprobs verbosity previous_response_id background include max_tool_calls
-        truncation""".split()
-    )
 
 
 class OpenAIChatFace(_OpenAIFace):
@@ -79,10 +71,6 @@ class OpenAIChatFace(_OpenAIFace):
     limit_place = ("", "max_completion_tokens")
     limit_names = ("max_completion_tokens", "max_tokens")
     usage_on_request = True
-    content_members = frozenset(
-        """annotations audio content function_call reasoning reasoning_content reasoning_details
-        refusal thinking tool_call_id tool_calls""".split()
-    )
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         return None if asks_usage or passes else UsageFilter()
@@ -122,16 +110,6 @@ class OpenAIResponsesFace(_OpenAIFace):
         "model input instructions tools tool_choice parallel_tool_calls reasoning text"
         " previous_response_id conversation truncation".split()
     )
-    content_members = frozenset({"content", "id", "phase", "status", "type"})
-    # Others, such as those that define tools, are instructions.
-    item_types = frozenset(
-        """apply_patch_call apply_patch_call_output code_interpreter_call compaction computer_call
-        computer_call_output custom_tool_call custom_tool_call_output file_search_call function_call
-        function_call_output image_generation_call item_reference local_shell_call
-        local_shell_call_output mcp_approval_request mcp_approval_response mcp_call reasoning
-        shell_call shell_call_output tool_search_call web_search_call""".split()
-    )
-    inner_params: ClassVar = {"text": frozenset({"verbosity"})}
 
     def model_of(self, route: Route, value: Mapping[str, Any]) -> str | None:
         if value.get("model") is None and value.get("prompt") is not None:

@@ -10,7 +10,7 @@ billed as text. Excepted bytes are spans of the body that do not overlap.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any, cast, get_args
 
 import msgspec
@@ -19,21 +19,15 @@ from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
+from anaphora.wire.markers import MARKER_FORMS
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     decode_elements,
     decode_reason,
     request_error,
 )
-from anaphora.wire.walking import (
-    VALUES,
-    BlockType,
-    Medium,
-    RequestTable,
-    Walk,
-    WalkedBlock,
-    request_table,
-)
+from anaphora.wire.tables import BlockType, Medium, RequestTable, request_table
+from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 from .handles import GEMINI_FILE, owned_objects
 from .request import InlineSpan, MediaCounts, are_plain, is_plain
@@ -45,8 +39,9 @@ _BEGIN = 64
 _ADDRESSES = frozenset({"url", "image_url", "video_url"})
 #: Blocks and items that define tools.
 _DEFINING = frozenset({"tool_addition", "additional_tools", "tool_search_output"})
-#: The lifetime of a marker without one, by the member that it is.
-_DEFAULT_TTLS: dict[str, Ttl] = {"cache_control": "5m", "prompt_cache_breakpoint": "30m"}
+
+#: Data of the app's own tools, which providers do not interpret, by the member around it.
+_ARGUMENTS = {"functionCall": "args", "functionResponse": "response", "function": "arguments"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,10 +80,19 @@ class RequestContent:
             self._spans.append(span)
 
 
-def holds_content(wire: str, name: str) -> bool:
+def holds_content(table: RequestTable, name: str) -> bool:
     """Whether a field of a request holds messages or system text."""
-    table = request_table(wire)
     return name == table.messages or (name == table.system and bool(name))
+
+
+def holds_only_text(
+    wire: str, name: str, raw: msgspec.Raw, elements: ListElements | None = None
+) -> bool:
+    """Whether a field with content holds only text and tool calls. `elements` are those of one of
+    the fields: the ones that are known to be plain are not read again."""
+    if elements is None or elements.name != name:
+        return is_plain(wire, name, raw)
+    return are_plain(wire, elements)
 
 
 def scan_content(
@@ -98,21 +102,16 @@ def scan_content(
     found: RequestContent,
     elements: ListElements | None = None,
 ) -> None:
-    """Adds what a field with content holds besides text and tool calls. `elements` are those of
-    one of the fields: the ones that are known to be plain are not read again."""
-    wire = table.wire
-    if elements is None or elements.name != name:
-        if is_plain(wire, name, raw):
-            return
-        is_list = name == table.messages and bytes(memoryview(raw)[:1]) == b"["
-        raws = decode_elements(raw) if is_list else None
-    elif are_plain(wire, elements):
-        return
-    else:
+    """Adds what a field with content holds besides text and tool calls."""
+    raws: list[msgspec.Raw] | None = None
+    if elements is not None and elements.name == name:
         raws = elements.raws
+    elif name == table.messages and bytes(memoryview(raw)[:1]) == b"[":
+        raws = decode_elements(raw)
     if raws is None:
         values = _decode(raw, name)
     else:
+        wire = table.wire
         values = [None if is_plain(wire, "", each) else _decode(each, name) for each in raws]
     _ContentScan(table, name, raw, found).scan(values)
 
@@ -124,10 +123,10 @@ def _decode(raw: msgspec.Raw, name: str) -> Any:
         raise request_error(decode_reason(problem), f"$.{name}") from None
 
 
-@functools.cache
-def _known_types() -> dict[str, BlockType]:
-    """The types of blocks of all wires: some providers accept those of others."""
-    return {kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()}
+#: The types of blocks of all wires: some providers accept those of others.
+_KNOWN_TYPES: dict[str, BlockType] = {
+    kind: row for name in wires.WIRES for kind, row in request_table(name).blocks.items()
+}
 
 
 class _ContentScan:
@@ -137,7 +136,7 @@ class _ContentScan:
         self, table: RequestTable, name: str, raw: msgspec.Raw, found: RequestContent
     ) -> None:
         self._own = table
-        blocks = {**_known_types(), **table.blocks}
+        blocks = {**_KNOWN_TYPES, **table.blocks}
         self._walk = Walk(msgspec.structs.replace(table, blocks=blocks), VALUES)
         self._name = name
         self._found = found
@@ -145,6 +144,11 @@ class _ContentScan:
 
     def scan(self, values: Any) -> None:
         self._found.add_stored(values, self._name)
+        if self._own.rename is not None:
+            try:
+                values = _renamed(values, self._own.rename, f"$.{self._name}")
+            except RecursionError:
+                raise request_error("the value is nested too deeply", f"$.{self._name}") from None
         is_system = self._name == self._own.system
         if is_system and isinstance(values, list) and not self._own.items:
             for block in self._walk.section(values, self._name):
@@ -159,7 +163,7 @@ class _ContentScan:
             shown = not is_system and (roles is None or role in roles)
             self._block(message, shown=shown, is_message=not self._own.items)
             if not isinstance(value, dict):
-                self._loose(value)
+                self._loose(value, f"{self._name}[{index}]")
 
     def _block(self, block: WalkedBlock, *, shown: bool, is_message: bool = False) -> None:
         found, row, members = self._found, block.row, block.members
@@ -180,13 +184,13 @@ class _ContentScan:
         understood = {place.partition(".")[0] for place in (*row.inside, *row.data)}
         for inner in self._walk.inner(block):
             if isinstance(inner.raw, list):
-                self._loose(inner.raw)
+                self._loose(inner.raw, inner.path)
             else:
                 is_shown = row.shows is None or inner.type in row.shows
                 self._block(inner, shown=shown and is_shown)
         for name, value in members.items():
             if isinstance(value, (dict, list)) and name not in understood | row.opaque:
-                self._loose(value)
+                self._loose(value, f"{block.path}.{name}", name)
 
     def _note(self, block: WalkedBlock) -> None:
         """Counts media, and adds the tools that a block defines."""
@@ -204,10 +208,7 @@ class _ContentScan:
             found.add("images")
         if row.changes_tools:
             found.changes_tools = True
-        if kind in _DEFINING:
-            tools = members.get("tools") or members.get("tool") or []
-            for tool in tools if isinstance(tools, list) else [tools]:
-                read_tool(self._own, block.path, tool, found.tools)
+        self._note_tools(kind, members, block.path)
         if isinstance(members.get("fileData"), dict) and self._own.classify is not None:
             self._address(members["fileData"])
             if "inlineData" in members:
@@ -215,26 +216,58 @@ class _ContentScan:
 
     def _address(self, file: dict[str, Any]) -> None:
         """A file: of Google's file store, of a bucket, or at a public address."""
-        uri = file.get("fileUri", file.get("file_uri"))
+        uri = file.get("fileUri")
         if not isinstance(uri, str) or GEMINI_FILE.fullmatch(uri) is not None:
             return
         if not uri.lower().startswith(("http://", "https://")):
             self._found.unknown.append("fileData.fileUri")  # the operator's account can read it
 
-    def _loose(self, value: Any) -> None:
-        """Counts what may be media where no block is expected."""
-        stack = [value]
+    def _loose(self, value: Any, path: str, field: str = "") -> None:
+        """Notes what is found where no block is expected: media, tools and files."""
+        stack = [(path, field, value)]
         while stack:
-            item = stack.pop()
+            where, name, item = stack.pop()
             if isinstance(item, list):
-                stack += item
+                stack += [(f"{where}[{at}]", name, each) for at, each in enumerate(item)]
             elif isinstance(item, dict):
                 kind = item.get("type")
-                row = _known_types().get(kind) if isinstance(kind, str) else None
+                row = _KNOWN_TYPES.get(kind) if isinstance(kind, str) else None
                 if row is not None and row.medium is not None:
                     self._found.add(row.medium)
+                if isinstance(kind, str):
+                    self._note_tools(kind, item, where)
+                if isinstance(item.get("fileData"), dict) and self._own.classify is not None:
+                    self._address(item["fileData"])
                 skipped = frozenset() if row is None else row.opaque
-                stack += [each for name, each in item.items() if name not in skipped]
+                stack += [
+                    (f"{where}.{inner}", inner, each)
+                    for inner, each in item.items()
+                    if inner not in skipped and inner != _ARGUMENTS.get(name)
+                ]
+
+    def _note_tools(self, kind: str, members: dict[str, Any], path: str) -> None:
+        """Adds the tools that a block defines."""
+        if kind in _DEFINING:
+            tools = members.get("tools") or members.get("tool") or []
+            for tool in tools if isinstance(tools, list) else [tools]:
+                read_tool(self._own, path, tool, self._found.tools)
+
+
+def _renamed(value: Any, rename: Callable[[str], str], path: str, field: str = "") -> Any:
+    """A message with its members under the names that the provider reads them by, at all levels but
+    in the data of the app's own tools."""
+    if isinstance(value, list):
+        return [_renamed(each, rename, f"{path}[{at}]", field) for at, each in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    made = {}
+    for name, each in value.items():
+        known = rename(name)
+        if known in made:
+            raise request_error("a member is given under two names", path)
+        opaque = known == _ARGUMENTS.get(field)
+        made[known] = each if opaque else _renamed(each, rename, f"{path}.{known}", known)
+    return made
 
 
 def _is_text_source(source: Any) -> bool:
@@ -249,7 +282,7 @@ def _ttl(marker: dict[str, Any], field: str) -> Ttl:
     for ttl in get_args(Ttl):
         if marker.get("ttl") == ttl:
             return cast(Ttl, ttl)
-    return _DEFAULT_TTLS.get(field, "5m")
+    return MARKER_FORMS[field].ttl if field in MARKER_FORMS else "5m"
 
 
 def _shown_data(block: WalkedBlock) -> list[str]:

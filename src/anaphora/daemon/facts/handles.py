@@ -11,7 +11,7 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
-from anaphora.wire.walking import request_table
+from anaphora.wire.tables import request_table
 
 #: A file of Google's file store, by its address or name.
 GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")

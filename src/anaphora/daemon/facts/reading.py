@@ -25,7 +25,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .content import RequestContent, holds_content, scan_content
+from .content import RequestContent, holds_content, holds_only_text, scan_content
 from .handles import ID_NAMES, owned_objects, stored_objects
 from .request import (
     ALWAYS_READ,
@@ -104,37 +104,43 @@ class _Reading:
         self._unknown: list[str] = []
         self._unbounded: list[str] = []
         self._tools = FoundTools()
-        self._content = RequestContent()
+        self._content: RequestContent | None = None
+        """What messages hold besides text and tool calls; None: nothing."""
         self._limits: dict[str, int] = {}
         self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
         if known.table.named_in_path:
             self._read_path(path)
 
     def facts(self) -> RequestFacts:
-        tools, content = self._tools, self._content
-        tools.add(content.tools)
-        refs = [*tools.handles, *content.handles]
+        tools, content, values = self._tools, self._content, self._values
+        unknown = self._unknown
+        if content is not None:
+            tools.add(content.tools)
+            unknown = unknown + content.unknown
+            values["media"] = content.media
+            values["cache_ttls"] = tuple(content.cache_ttls)
+            values["late_tools"] = content.changes_tools
+        refs = tools.handles if content is None else tools.handles + content.handles
         for tool in tools.server:
             if tool.model:
                 self._models.append(Named(f"{tool.param}.model", tool.model))
-        # The model that is asked for comes first, wherever its field stands in the body.
-        self._models.sort(key=lambda named: named.param != "model")
-        return RequestFacts(
-            wire=self.wire,
-            models=tuple(self._models),
-            handles=(*self._handles, *(HandleRef(*ref) for ref in refs)),
-            tools=tuple(Named(*tool) for tool in tools.functions),
-            server_tools=tuple(tools.server),
-            remote_mcp=tuple(tools.remote_mcp),
-            tiers=tuple(self._tiers),
-            betas=tuple(self._betas),
-            unknown=tuple(self._unknown + content.unknown + self._unbounded),
-            unbounded=tuple(self._unbounded),
-            media=content.media,
-            cache_ttls=tuple(content.cache_ttls),
-            late_tools=content.changes_tools,
-            **self._values,
-        )
+        # The requested model comes first, wherever its field stands in the body.
+        if len(self._models) > 1:
+            self._models.sort(key=lambda named: named.param != "model")
+        lists: dict[str, list[Any]] = {
+            "handles": self._handles + [HandleRef(*ref) for ref in refs],
+            "tools": [Named(*tool) for tool in tools.functions],
+            "server_tools": tools.server,
+            "remote_mcp": tools.remote_mcp,
+            "tiers": self._tiers,
+            "betas": self._betas,
+            "unknown": unknown + self._unbounded,
+            "unbounded": self._unbounded,
+        }
+        for name, found in lists.items():
+            if found:
+                values[name] = tuple(found)
+        return RequestFacts(wire=self.wire, models=tuple(self._models), **values)
 
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
@@ -151,8 +157,8 @@ class _Reading:
                     self._unknown.append(name)
                     self._add_stored(name, raw)
                 continue
-            if holds_content(self.wire, name):
-                scan_content(self._table, name, raw, self._content, self._elements)
+            if holds_content(self._table, name):
+                self._read_content(name, raw)
                 continue
             if raw == NULL:
                 continue
@@ -171,6 +177,11 @@ class _Reading:
         if self._limits:
             name, limit = max(self._limits.items(), key=lambda item: item[1])
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
+
+    def _read_content(self, name: str, raw: msgspec.Raw) -> None:
+        if not holds_only_text(self.wire, name, raw, self._elements):
+            found = self._content = self._content or RequestContent()
+            scan_content(self._table, name, raw, found, self._elements)
 
     def _add_stored(self, name: str, raw: msgspec.Raw) -> None:
         """Adds the stored objects that a field names."""

@@ -15,7 +15,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import DECODE_ERRORS, Members
-from anaphora.wire.walking import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
 
 from .tools import ServerTool
 
@@ -248,20 +248,22 @@ def _plain_types(table: RequestTable) -> tuple[Any, Any]:
     return msgspec.defstruct("Message", fields, forbid_unknown_fields=True, gc=False), block
 
 
-@functools.cache
-def _plain_decoder(wire: str, name: str) -> Callable[[bytes | msgspec.Raw], Any]:
-    """Decodes a field of plain content; a message by itself where the name is empty."""
-    table = request_table(wire)
+def _plain_decoders(table: RequestTable) -> dict[str, Callable[[bytes | msgspec.Raw], Any]]:
+    """Decoders of the fields with plain content, and of a message by itself under the name ``."""
     message, block = _plain_types(table)
-    if not name:
-        kind: Any = message
-    elif table.items:
-        kind = str | _list(message) | None
-    elif name == table.messages:
-        kind = _list(message)
+    kinds: dict[str, Any] = {"": message}
+    if table.items:
+        kinds |= dict.fromkeys((table.messages, table.system), str | _list(message) | None)
     else:
-        kind = message | None if block is None else str | _list(block) | None
-    return msgspec.json.Decoder(kind).decode
+        kinds[table.messages] = _list(message)
+        if table.system:
+            system = message | None if block is None else str | _list(block) | None
+            kinds[table.system] = system
+    return {name: msgspec.json.Decoder(kind).decode for name, kind in kinds.items()}
+
+
+_TABLES = {name: request_table(name) for name in wires.WIRES}
+_PLAIN_DECODERS = {name: _plain_decoders(table) for name, table in _TABLES.items()}
 
 
 def are_plain(wire: str, elements: ListElements) -> bool:
@@ -277,10 +279,10 @@ def are_plain(wire: str, elements: ListElements) -> bool:
 def is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
     """Whether there is only text and tool calls. A list is plain where each of its elements is."""
     try:
-        plain = _plain_decoder(wire, name)(raw)
+        plain = _PLAIN_DECODERS[wire][name](raw)
     except DECODE_ERRORS:
         return False
-    check = request_table(wire).is_plain
+    check = _TABLES[wire].is_plain
     if check is None or plain is None or isinstance(plain, str):
         return True
     return all(map(check, plain)) if isinstance(plain, list) else check(plain)

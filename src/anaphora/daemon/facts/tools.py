@@ -10,7 +10,8 @@ import msgspec
 from anaphora.daemon.store import HandleKind
 from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import Members, decode_members, decode_value, request_error
-from anaphora.wire.walking import RequestTable, request_table
+from anaphora.wire.tables import RequestTable, request_table
+from anaphora.wire.walking import Walk
 
 from .handles import owned_objects
 
@@ -102,18 +103,17 @@ def _in_tool(table: RequestTable) -> frozenset[str]:
 
 
 def _read_list(wire: str, path: str, raw: bytes) -> FoundTools:
-    found = FoundTools()
-    if wire == "gemini":
-        for index, each in enumerate(raw_elements(raw, f"$.{path}")):
-            _read_gemini(f"{path}[{index}]", each, found)
+    found, table = FoundTools(), request_table(wire)
+    if table.function == "functionDeclarations":
+        for tool in Walk(table).tools(raw, f"$.{path}"):
+            _read_gemini(tool.path.removeprefix("$."), tool.members, found)
         found.add_stored(raw, path)
         return found
     heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
-    listed = decode_value(raw, list[Members], f"$.{path}", request_error)
-    allowed = _in_tool(request_table(wire))
-    for index, (head, members) in enumerate(zip(heads, listed, strict=True)):
-        where = f"{path}[{index}]"
-        _check_members(members, where, allowed)
+    allowed = _in_tool(table)
+    for head, tool in zip(heads, Walk(table).tools(raw, f"$.{path}"), strict=True):
+        where = tool.path.removeprefix("$.")
+        _check_members(tool.members, where, allowed)
         _read_tool(where, head, found, allowed, legacy=path == "functions")
     found.add_stored(raw, path)
     return found
@@ -200,9 +200,8 @@ def _read_server_tool(path: str, kind: str, head: _ToolHead, found: FoundTools) 
     ]
 
 
-def _read_gemini(path: str, raw: msgspec.Raw, found: FoundTools) -> None:
+def _read_gemini(path: str, members: Members, found: FoundTools) -> None:
     """An object with one member for each kind of tool."""
-    members = decode_value(raw, dict[str, msgspec.Raw], f"$.{path}", request_error)
     for name, value in members.items():
         own = camel(name)
         where = f"{path}.{own}"

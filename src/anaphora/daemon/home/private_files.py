@@ -18,7 +18,7 @@ from anaphora.client.config.secrets import Secret
 from anaphora.errors import Io
 
 Signature: TypeAlias = tuple[int, ...] | None
-"""Changes with a file's content, owner or mode; None where there is no such file."""
+"""Changes with a file's content, owner or mode; None if there is no such file."""
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
@@ -27,27 +27,17 @@ class UnsafeFile(Exception):
     """Why a file is not used; `{}` in the message stands for its name."""
 
 
-_signature = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode", "st_uid")
+signature = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode", "st_uid")
 
 
-class SeenFiles(dict[str, Signature]):
-    """Files as they were when they were read, by their paths."""
+SeenFiles: TypeAlias = dict[str, Signature]
+"""Files when they were read, by their paths."""
 
-    def note(self, path: Path) -> None:
-        self[str(path)] = None
-        with contextlib.suppress(OSError):
-            self[str(path)] = _signature(os.stat(path, follow_symlinks=False))
 
-    def changed(self) -> bool:
-        """Whether one of them is another now: a system call each, for every request."""
-        for path, seen in self.items():
-            try:
-                if _signature(os.stat(path, follow_symlinks=False)) != seen:
-                    return True
-            except OSError:
-                if seen is not None:
-                    return True
-        return False
+def signature_of(path: Path | str) -> Signature:
+    with contextlib.suppress(OSError):
+        return signature(os.stat(path, follow_symlinks=False))
+    return None
 
 
 def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
@@ -71,7 +61,7 @@ def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
         raise UnsafeFile(f"{{}} is longer than {most:,} bytes")
     if not content.reveal().isascii():
         raise UnsafeFile("{} contains characters other than ASCII")
-    return content, _signature(found)
+    return content, signature(found)
 
 
 def check_folder(path: Path) -> None:

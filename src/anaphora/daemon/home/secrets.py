@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider, check
-from anaphora.client.config.secrets import KEY_TEXT, Secret, SecretVariables, find_key
+from anaphora.client.config.resolve import check
+from anaphora.client.config.secrets import (
+    KEY_TEXT,
+    ResolvedProvider,
+    Secret,
+    SecretVariables,
+    find_key,
+)
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
 
@@ -27,6 +33,7 @@ from .private_files import (
     UnsafeFile,
     check_folder,
     read_private,
+    signature_of,
     write_private,
 )
 
@@ -69,7 +76,7 @@ class SecretsFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.seen = SeenFiles()
+        self.seen: SeenFiles = {}
         """Those that were read."""
 
     def path(self, name: str) -> Path:
@@ -79,7 +86,7 @@ class SecretsFolder:
     def read(self, name: str) -> Secret:
         """Raises `MissingSecret`, which shows nothing of the content."""
         path = self.path(name)
-        self.seen.note(path)
+        self.seen[str(path)] = signature_of(path)
         try:
             check_folder(self._folder)
             content, self.seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))

@@ -11,6 +11,7 @@ extensions.yaml says: `files.use_generation(generation)`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,14 +20,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider
-from anaphora.daemon.access.shared_caches import SharedCache, shared_caches
+from anaphora.client.config.secrets import ResolvedProvider
+from anaphora.daemon.access.isolation import SharedCache, shared_caches
 from anaphora.errors import AnaphoraError, InvalidConfig
 
 from . import Home
 from .config import DaemonConfig, daemon_config
 from .extensions import Grants
-from .private_files import SeenFiles
+from .private_files import SeenFiles, signature, signature_of
 from .secrets import SecretsFolder, resolve_providers
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class SettingsFiles:
         self._allow_env = allow_env
         self._resolve = resolve
         self._secrets = SecretsFolder(home.secrets)
-        self._seen = SeenFiles()
+        self._seen: SeenFiles = {}
         self._settings: Settings | None = None
         self._latest: GrantGeneration | None = None
         self._is_read = True
@@ -104,7 +105,7 @@ class SettingsFiles:
 
     def changed(self) -> bool:
         """Since the last read, successful or not. A system call a file: for every request."""
-        return not self._is_read or self._seen.changed() or self._secrets.seen.changed()
+        return not self._is_read or have_changed({**self._seen, **self._secrets.seen})
 
     def reload(self) -> Settings:
         """What is in force from now on. A broken llm.yaml or key keeps providers and keys, a broken
@@ -163,7 +164,7 @@ class SettingsFiles:
     def _note_files(self) -> None:
         """Before they are read: what changes meanwhile is read again."""
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
-            self._seen.note(path)
+            self._seen[str(path)] = signature_of(path)
 
     def _read_grants(self, config: ClientConfig) -> Grants:
         self._home.check_file(self._home.extensions_yaml)
@@ -183,6 +184,18 @@ class SettingsFiles:
         finally:
             self._secrets = folder
         return config, daemon, providers
+
+
+def have_changed(files: SeenFiles) -> bool:
+    """Whether a file was written, replaced or removed since it was read."""
+    for path, seen in files.items():
+        try:
+            if signature(os.stat(path, follow_symlinks=False)) != seen:
+                return True
+        except OSError:
+            if seen is not None:
+                return True
+    return False
 
 
 def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from anaphora.bounded import BoundedMap
 from anaphora.daemon.store import (
     LARGEST_AMOUNT,
     Hold,
@@ -61,8 +62,8 @@ class Ledger:
         self._early: set[str] = set()
         """Those of them whose audit row is durable."""
         self.notes_calls = False
-        """Whether `unaudited_calls` is asked for."""
-        self._unaudited: dict[str, None] = {}
+        """Whether `unaudited_calls` is used."""
+        self._unaudited = BoundedMap[str, None](_MOST_UNAUDITED)
 
     async def recover(self, marks: Path | None = None) -> RecoveredHolds:
         """Settles what a daemon that was killed left open: at its bound, or free where the file
@@ -105,14 +106,9 @@ class Ledger:
             raise
         with self._lock:
             self._open[request_id] = self._open.get(request_id, 0) + 1
-            if self.notes_calls:
-                self._note_call(request_id)
+            if self.notes_calls and request_id not in self._unaudited:
+                self._unaudited[request_id] = None
         return OpenHold(self, hold)
-
-    def _note_call(self, request_id: str) -> None:
-        self._unaudited[request_id] = None
-        if len(self._unaudited) > _MOST_UNAUDITED:
-            del self._unaudited[next(iter(self._unaudited))]
 
     def unaudited_calls(self) -> list[str]:
         """The calls that have held something and whose audit row is not durable."""

@@ -12,14 +12,14 @@ from msgspec import Meta
 from anaphora.client.arguments import tools_of
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import output_of
-from anaphora.daemon.calls.call import AppReply
-from anaphora.daemon.messages import (
+from anaphora.daemon import (
     LONGEST_NAME,
     MOST_MESSAGES,
     LlmCompleteInput,
     LlmCompleteResponse,
     LlmUsage,
 )
+from anaphora.daemon.calls.call import AppReply
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.values import (

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeVar, get_args
 import msgspec
 
 from anaphora.client.attempt_failures import event_error
+from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.delegation import CallService, CallStream
-from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.off_loop import OffLoop
 from anaphora.daemon.values import App
 from anaphora.errors import InvalidRequest, Transport

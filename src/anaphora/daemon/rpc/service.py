@@ -18,9 +18,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.client.failures import line_of, log
-from anaphora.daemon.access.checks import check_capabilities
+from anaphora.daemon.access.checks import CallSlots, check_capabilities
 from anaphora.daemon.access.grants import Capability
-from anaphora.daemon.access.limits import CallSlots
 from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.calls.delegation import CallService
 from anaphora.daemon.endpoints.body import read_json_bytes

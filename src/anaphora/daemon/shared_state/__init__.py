@@ -52,17 +52,16 @@ class SavedRecord(msgspec.Struct, eq=False):
 
 
 class SharedState(ABC):
-    """One node's view of what all nodes share. Used from one event loop."""
+    """One node's view of what all nodes share. Used from one event loop. Without a server nothing
+    is saved and nothing found, and each node counts for itself."""
 
     alone = False
     """No other node reads what is saved here: nothing has to be saved."""
 
-    @abstractmethod
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027
         """Connects, as far as the server can be reached."""
 
-    @abstractmethod
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Sends what waits, and disconnects."""
 
     @property
@@ -87,22 +86,23 @@ class SharedState(ABC):
     def release(self, taken: Taken) -> None:
         """A call that counted as running has ended."""
 
-    @abstractmethod
-    def count(self, name: str, at: float) -> None:
+    def count(self, name: str, at: float) -> None:  # noqa: B027
         """Counts a call that nothing limits; `at` is the Unix time."""
 
     # ── Conversations ────────────────────────────────────────────────────────────────────────────
 
-    @abstractmethod
     async def find(
-        self, keys: Sequence[bytes], counted: str = "", at: float = 0.0
+        self,
+        keys: Sequence[bytes],  # noqa: ARG002
+        counted: str = "",  # noqa: ARG002
+        at: float = 0.0,  # noqa: ARG002
     ) -> tuple[list[tuple[int, SavedRecord]], int]:
         """The records that were saved under any of these keys, each with the index of its first
         key, in their order; and the calls of the minute before `at` that were counted under a
         name."""
+        return [], 0
 
-    @abstractmethod
-    def save(
+    def save(  # noqa: B027
         self,
         record: SavedRecord,
         before: bytes,
@@ -114,24 +114,22 @@ class SharedState(ABC):
         replaced that, it becomes a record of its own. `digests` returns those of the prompt's
         chunks from a chunk on; those before the chunk `first` are saved already."""
 
-    @abstractmethod
-    async def digests(self, record: SavedRecord) -> bytes:
+    async def digests(self, record: SavedRecord) -> bytes:  # noqa: ARG002
         """The digests of a record's chunks; empty where they are not known."""
+        return b""
 
     # ── Values and news ──────────────────────────────────────────────────────────────────────────
 
-    @abstractmethod
-    async def get(self, name: str) -> bytes | None: ...
+    async def get(self, name: str) -> bytes | None:  # noqa: ARG002
+        return None
 
-    @abstractmethod
-    def put(self, name: str, value: bytes) -> None: ...
+    def put(self, name: str, value: bytes) -> None:  # noqa: B027
+        """Keeps a value for `get` of any node."""
 
-    @abstractmethod
-    def tell(self, news: bytes) -> None:
+    def tell(self, news: bytes) -> None:  # noqa: B027
         """Tells the other nodes, within a second."""
 
-    @abstractmethod
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: Listener) -> None:  # noqa: B027
         """Calls `listener` with what other nodes tell."""
 
 
@@ -148,12 +146,6 @@ class LocalState(SharedState):
         self._clock = clock
         self._windows = MinuteWindows()
 
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
     async def take(
         self,
         name: str,
@@ -169,39 +161,3 @@ class LocalState(SharedState):
 
     def release(self, taken: Taken) -> None:
         self._windows.release(taken)
-
-    def count(self, name: str, at: float) -> None:
-        pass
-
-    async def find(
-        self,
-        keys: Sequence[bytes],  # noqa: ARG002
-        counted: str = "",  # noqa: ARG002
-        at: float = 0.0,  # noqa: ARG002
-    ) -> tuple[list[tuple[int, SavedRecord]], int]:
-        return [], 0
-
-    def save(
-        self,
-        record: SavedRecord,
-        before: bytes,
-        keys: Sequence[bytes],
-        digests: Callable[[int], bytes],
-        first: int,
-    ) -> None:
-        pass
-
-    async def digests(self, record: SavedRecord) -> bytes:  # noqa: ARG002
-        return b""
-
-    async def get(self, name: str) -> bytes | None:  # noqa: ARG002
-        return None
-
-    def put(self, name: str, value: bytes) -> None:
-        pass
-
-    def tell(self, news: bytes) -> None:
-        pass
-
-    def listen(self, listener: Listener) -> None:
-        pass

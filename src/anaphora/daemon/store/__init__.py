@@ -90,7 +90,7 @@ class RecoveredHolds(msgspec.Struct, frozen=True):
 
     count: int = 0
     amount: int = 0
-    """The sum of their bounds, where they were settled at it."""
+    """The sum of their bounds, if they were settled at it."""
     unsent: int = 0
     """Those that were not sent, and are free."""
 
@@ -105,7 +105,7 @@ IsUnsent: TypeAlias = Callable[[str], bool]
 
 
 def all_sent(hold: str) -> bool:  # noqa: ARG001
-    """Where nothing tells which holds were sent."""
+    """For a store that does not know which holds were sent."""
     return False
 
 
@@ -129,7 +129,22 @@ def recovered(settlements: Sequence[Settlement]) -> RecoveredHolds:
     )
 
 
-class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
+class SettledFigures(msgspec.Struct, frozen=True):
+    """How an attempt was settled, as `entries` has it."""
+
+    settled_at: float
+    billed: int
+    kind: Settled
+    input: int
+    read: int
+    written: int
+    output: int
+    saved: int
+    read_by_others: int
+    """Tokens of `read` that other apps wrote."""
+
+
+class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     """An entry of a daemon that was killed, whose call may have no row in the audit log."""
 
     request_id: str
@@ -143,16 +158,6 @@ class UnauditedEntry(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     at: float
-    settled_at: float
-    billed: int
-    kind: Settled
-    input: int
-    read: int
-    written: int
-    output: int
-    saved: int
-    read_by_others: int
-    """Tokens of `read` that other apps wrote."""
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +180,7 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0
     output: int = 0
     corrected: int = 0
-    """The part of `billed` that corrections added; below 0 where they took away."""
+    """The part of `billed` that corrections added; below 0 if they took away."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -240,7 +245,7 @@ class CorrectedEntry(msgspec.Struct, frozen=True, kw_only=True):
     before: int
     after: int
     booked: bool
-    """False where the latest correction said the same already."""
+    """False if the latest correction said the same already."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +275,7 @@ class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """Raises `StoreUnavailable` where a write cannot be made durable."""
+    """Raises `StoreUnavailable` if a write cannot be made durable."""
 
     @property
     def problem(self) -> str | None:
@@ -283,14 +288,14 @@ class Store(Protocol):
         ...
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
-        """Durable when it returns. Raises `GrantExceeded` where settled, held and this together
+        """Durable when it returns. Raises `GrantExceeded` if settled, held and this together
         exceed a limit. Charged to the day of `hold.at`, or to the latest day that any hold had: a
         clock that jumps back reopens no day."""
         ...
 
     async def settle(self, settlement: Settlement) -> None:
-        """Turns a hold into an entry, charged to the day of the hold. Idempotent. Where the hold
-        was settled at its bound, its entry becomes the real amount. Kept and written later where
+        """Turns a hold into an entry, charged to the day of the hold. Idempotent. If the hold
+        was settled at its bound, its entry becomes the real amount. Kept and written later if
         the disk is full: an answer never waits for it."""
         ...
 
@@ -341,7 +346,7 @@ class Store(Protocol):
         ...
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
-        """The newest first, and one more than `limit` where there are more."""
+        """The newest first, and one more than `limit` if there are more."""
         ...
 
     async def correct(self, entry: str, amount: int, reason: str) -> CorrectedEntry:
@@ -357,8 +362,8 @@ class Store(Protocol):
     ) -> None: ...
 
     async def add_handle(self, handle: HandleRow) -> None:
-        """Also replaces the row of the same kind, provider and id where it is the same app's;
-        another app's stays. Kept and written later where the disk is full, as a settle is."""
+        """Also replaces the row of the same kind, provider and id if it is the same app's;
+        another app's stays. Kept and written later if the disk is full, as a settle is."""
         ...
 
     def add_handles_later(self, handles: Iterable[HandleRow]) -> None:
@@ -366,7 +371,7 @@ class Store(Protocol):
         ...
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
-        """None also where it belongs to another app."""
+        """None also if it belongs to another app."""
         ...
 
     async def own_handles(
@@ -379,14 +384,14 @@ class Store(Protocol):
     async def grow_handle(
         self, row: HandleRow, growth: int | None, size: int | None = None
     ) -> None:
-        """Sets the tokens of a handle to `size` where they are still those of `row`; adds `growth`
-        to them otherwise, which is None where it is not known. Kept and written later where the
+        """Sets the tokens of a handle to `size` if they are still those of `row`; adds `growth`
+        to them otherwise, which is None if it is not known. Kept and written later if the
         disk is full."""
         ...
 
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
     async def remove_old_handles(self, kind: HandleKind, before: float) -> None:
-        """The oldest of them: a part, where there are many."""
+        """The oldest of them: a part, if there are many."""
         ...
 
     async def close(self) -> None: ...

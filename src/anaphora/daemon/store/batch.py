@@ -6,6 +6,7 @@ inserted by the dozen.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,12 +15,12 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import astuple, replace
 
-from anaphora.audit.log_sqlite import RowInsert, transaction
 from anaphora.errors import AnaphoraError, GrantExceeded
+from anaphora.sqlite_files import RowInsert, transaction
 
 from . import ESTIMATED_KINDS, Hold, Settled, Settlement, SpendLimits
 from .corrections import Correction, book, is_corrected
-from .reading import day_of, end_of_day, end_of_month, month_of
+from .reading import day_of, end_of_day, end_of_month
 from .schema import EntryRow, HoldRow
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ Outcome: TypeAlias = AnaphoraError | None
 
 
 _HOLD_FIELDS = HoldRow.__struct_fields__
-_SETTLED_FIELDS = EntryRow.__struct_fields__[1:]
+_SETTLED_FIELDS = EntryRow.__struct_fields__[:-1]
 _SUM_KEY = ("day", "app", "provider", "model")
 _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
@@ -57,7 +58,7 @@ def _find(table: str, *more: str) -> str:
     """The rows of a JSON array of ids, as one JSON array."""
     row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
     if more:
-        row = f"json_array({row}, {', '.join(f'row.{name}' for name in more)})"
+        row = f"json_array({', '.join(f'row.{name}' for name in more)}, {row})"
     return (
         f"SELECT json_group_array({row}) FROM json_each(?) AS wanted"
         f" CROSS JOIN {table} AS row ON row.id = wanted.value"
@@ -95,8 +96,10 @@ class KnownRows:
 
     def __init__(self) -> None:
         self.latest_day: str | None = None
+        self.day_end = -math.inf
+        """When the latest day ends, in seconds since 1970."""
         self.balances: dict[tuple[str, str], int] = {}
-        """Spent and held by app and period; 0 where there is no row."""
+        """Spent and held by app and period; 0 if there is no row."""
         self.holds: dict[str, HoldRow] = {}
         """By their ids."""
         self.audit_epoch = 0
@@ -105,7 +108,7 @@ class KnownRows:
         self._version: int | None = None
 
     def check(self, database: sqlite3.Connection) -> None:
-        """Forgets all where another connection has written."""
+        """Forgets all if another connection has written."""
         version = database.execute("PRAGMA data_version").fetchone()[0]
         full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
         if version != self._version or full:
@@ -114,6 +117,7 @@ class KnownRows:
 
     def clear(self) -> None:
         self.latest_day = self._version = None
+        self.day_end = -math.inf
         self.balances.clear()
         self.holds.clear()
 
@@ -124,8 +128,8 @@ def apply(
     known: KnownRows,
     check: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
-    """Durable when it returns; where it raises, nothing has changed. Settlements come first: they
-    make room for the holds. `known` is that of the connection. `check` raises where nothing may be
+    """Durable when it returns; if it raises, nothing has changed. Settlements come first: they
+    make room for the holds. `known` is that of the connection. `check` raises if nothing may be
     written; no other process writes meanwhile."""
     try:
         with transaction(database):
@@ -255,7 +259,12 @@ class _Batch:
         if known.latest_day is None:
             known.latest_day = latest_day(self._database)
         latest = before = known.latest_day
-        days = [latest := max(latest, day_of(one.hold.at)) for one in requests]
+        days = []
+        for request in requests:
+            if request.hold.at >= known.day_end:
+                latest = max(latest, day_of(request.hold.at))
+                known.day_end = end_of_day(latest)
+            days.append(latest)
         refused: dict[str, GrantExceeded] = {}
         charged = self._charged(requests, days)
         for request, day in zip(requests, days, strict=True):
@@ -338,7 +347,7 @@ def corrects(settlement: Settlement, kind: Settled) -> bool:
 
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (app, day), (app, month_of(day))
+    return (app, day), (app, day[:7])
 
 
 def _add(sums: dict[Any, list[int]], key: tuple[str, ...], *amounts: int) -> None:

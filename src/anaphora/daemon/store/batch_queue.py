@@ -1,6 +1,6 @@
 """Operations on their way to a store, in batches: what arrives while a batch is written goes with
 the next one. While calls are under way, an operation that no caller waits for lingers until there
-is one, for some milliseconds at most, and a hold waits for others where the last batch was written
+is one, for some milliseconds at most, and a hold waits for others if the last batch was written
 a moment ago.
 
 `BatchQueue` runs in the event loop of the callers; a subclass writes: `SqliteCommits` with a commit
@@ -254,7 +254,7 @@ class SqliteCommits(BatchQueue):
         await asyncio.to_thread(self._thread.close)
 
     def _commit(self, batch: list[PendingOperation]) -> list[PendingOperation] | None:
-        """The operations that are kept, where some are or the last batch failed."""
+        """The operations that are kept, if some are or the last batch failed."""
         batch = self._gathered_with(batch)
         if self.problem is not None:
             batch.append(PendingOperation(_PROBE, None))

@@ -50,7 +50,7 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
     at: float
     added: int
-    """Nano-dollars; below 0 where the call cost less."""
+    """Nano-dollars; below 0 if the call cost less."""
     confirmed: int
     labels: Mapping[str, int]
     reason: str
@@ -79,7 +79,7 @@ class NewCorrection(msgspec.Struct, frozen=True, kw_only=True):
 def decided(
     wanted: Correction, entry: Entry, earlier: Sequence[Entry]
 ) -> tuple[CorrectedEntry, NewCorrection | None]:
-    """What a correction changes; None where the latest one says the same already. The tables stay
+    """What a correction changes; None if the latest one says the same already. The tables stay
     as they are until the transaction ends."""
     if not 0 <= wanted.amount <= LARGEST_AMOUNT:
         reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {wanted.amount:,}"

@@ -78,7 +78,7 @@ class WatchedFiles:
         try:
             for each in self._paths:
                 self._files.append(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
-            # Truncating the index ends the process, with or without this: SQLite maps it, too.
+            # Truncating the index ends the process, with or without this: SQLite maps it as well.
             self._shared = mmap.mmap(self._files[2], _INDEX_BYTES, access=mmap.ACCESS_READ)
         except BaseException:
             self.close()
@@ -132,7 +132,7 @@ class WatchedFiles:
         return found
 
     def _index(self) -> LogIndex | None:
-        """None where its format is another one, or it is being written."""
+        """None if its format is another one, or it is being written."""
         data = self._shared[:]
         if data[: _INDEX.size] != data[_INDEX.size : 2 * _INDEX.size]:
             return None

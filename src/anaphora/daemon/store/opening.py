@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def store_address(home: Home, config: DaemonConfig) -> PostgresAddress | None:
-    """Where PostgreSQL is; None: the store is SQLite. Raises `InvalidConfig` and
+    """Address of PostgreSQL; None: the store is SQLite. Raises `InvalidConfig` and
     `MissingSecret`."""
     if config.store is None:
         return None
@@ -35,7 +35,7 @@ def store_address(home: Home, config: DaemonConfig) -> PostgresAddress | None:
 
 
 def password(home: Home, config: PasswordConfig | None, field: str) -> Secret | None:
-    """That of `store_password` or `shared_password`; None where there is none."""
+    """That of `store_password` or `shared_password`; None if there is none."""
     return None if config is None else read_password(home, config.secret, f"{field}_password")
 
 

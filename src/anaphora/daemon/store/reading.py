@@ -14,7 +14,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from . import SpendRow, Spent, UnauditedEntry
+from . import SettledFigures, SpendRow, Spent, UnauditedEntry
 
 _SECONDS = 86_400
 #: The number of 1970-01-01 in `datetime.date`.
@@ -52,7 +52,7 @@ def month_after(day: str) -> str:
 
 
 def pruning_day(keep_days: float, now: float) -> str:
-    """The first day whose entries stay where those of so many days are kept: the first of a month,
+    """The first day whose entries stay if those of so many days are kept: the first of a month,
     since limits are by month, and never later than the first of this one."""
     return day_of(now - keep_days * _SECONDS)[:8] + "01"
 
@@ -91,10 +91,7 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
 
 
 #: Fields of an entry that an audit row is made of.
-AUDITED_FIELDS = (
-    "app", "provider", "model", "at", "settled_at", "billed", "kind", "input", "read", "written",
-    "output", "saved", "read_by_others",
-)  # fmt: skip
+AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__)
 
 
 def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:

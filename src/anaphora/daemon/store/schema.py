@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
+from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
-from . import Settled, Settlement
+from . import SettledFigures, Settlement
 
 #: Marks the file as ours: "anas".
 APPLICATION = 0x616E6173
@@ -170,7 +170,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """For reading. Raises `Io` where there is no store of today's version."""
+    """For reading. Raises `Io` if there is no store of today's version."""
     refuse_lost_file(path)
     if not path.is_file():
         raise Io(f"{path}: no such store")
@@ -192,7 +192,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def refuse_lost_file(path: Path) -> None:
-    """Raises `Io` where the file is gone or empty, and its log is not: SQLite would delete what the
+    """Raises `Io` if the file is gone or empty, and its log is not: SQLite would delete what the
     log holds, and begin a new store in which nothing was spent."""
     log = path.with_name(path.name + "-wal")
     if (not path.exists() or not path.stat().st_size) and log.exists() and log.stat().st_size:
@@ -203,13 +203,13 @@ def refuse_lost_file(path: Path) -> None:
 
 
 def has_store(path: Path) -> bool:
-    """Whether a daemon has written there. Raises `Io` where its file is lost."""
+    """Whether a daemon has written there. Raises `Io` if its file is lost."""
     refuse_lost_file(path)
     return path.exists()
 
 
 def create(path: Path) -> None:
-    """An empty file that only its owner can read, where there is none."""
+    """An empty file that only its owner can read, if there is none."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
@@ -274,21 +274,12 @@ class HoldRow(msgspec.Struct, frozen=True, array_like=True):
     bound: int
 
 
-class EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `entries`: a hold, and how it was settled."""
+class EntryRow(SettledFigures, frozen=True, array_like=True):
+    """A row of `entries`: how a hold was settled, and the hold."""
 
-    hold: HoldRow
-    settled_at: float
-    billed: int
-    kind: Settled
-    input: int
-    read: int
-    written: int
-    output: int
-    saved: int
-    read_by_others: int
     labels: str
     """A JSON object."""
+    hold: HoldRow
 
     @property
     def settlement(self) -> Settlement:

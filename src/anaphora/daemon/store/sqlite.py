@@ -91,7 +91,7 @@ class SqliteStore(SmallTables):
 
     @classmethod
     def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteStore:
-        """Creates the file where there is none, and updates one of an earlier version. Raises `Io`,
+        """Creates the file if there is none, and updates one of an earlier version. Raises `Io`,
         and `NewerSchema` for the file of a newer version."""
         with readable(path), ExitStack() as stack:
             refuse_lost_file(path)
@@ -217,7 +217,7 @@ class SqliteStore(SmallTables):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raises `StoreUnavailable` where the files are damaged."""
+        """Raises `StoreUnavailable` if the files are damaged."""
         if self._damage is not None:
             raise StoreUnavailable(f"the store cannot be read: {self._damage}")
         try:
@@ -239,7 +239,7 @@ class SqliteStore(SmallTables):
         self._commits.put(TableChange(sql.replace("$", "?"), values))
 
     async def record_signed_rows(self, log: str, first: int, key: str) -> None:
-        """Notes that the rows of an audit log have a MAC, from `first` on, where that is not known
+        """Notes that the rows of an audit log have a MAC, from `first` on, if that is not known
         for this key. A log that ends before the first known one is new, or was replaced: all of its
         rows must have one."""
         query = "SELECT signed_since FROM audit_logs WHERE name = $1 AND key_id = $2"
@@ -255,7 +255,7 @@ class SqliteStore(SmallTables):
         try:
             outcomes = apply(self._writer, operations, self._known, self._check)
         except sqlite3.Error:
-            self._check()  # says why, where the files were changed
+            self._check()  # says why, if the files were changed
             raise
         self._files.note()
         return outcomes

@@ -28,7 +28,7 @@ class SmallTables(ABC):
 
     @abstractmethod
     async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
-        """`kept`: written later where the disk is full."""
+        """`kept`: written later if the disk is full."""
 
     @abstractmethod
     def _change_later(self, sql: str, *values: Any) -> None:

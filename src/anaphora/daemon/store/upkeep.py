@@ -12,8 +12,8 @@ from typing import cast
 
 import msgspec
 
-from anaphora.audit.log_sqlite import transaction
 from anaphora.errors import Io
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .batch import latest_day
@@ -44,7 +44,7 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     pruned_until: str
     """The entries of earlier days are deleted; empty: of none."""
     problems: tuple[str, ...]
-    """Empty where the store is sound."""
+    """Empty if the store is sound."""
 
 
 class ClockReset(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 def back_up(path: Path, target: Path) -> int:
     """Copies a store as it is at one moment, while it may be in use. The size of the copy, which
-    only its owner can read. Raises `Io` where the target exists."""
+    only its owner can read. Raises `Io` if the target exists."""
     if target.exists():
         raise Io(f"{target}: exists already; name a file that does not")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -107,7 +107,7 @@ def _sync(path: Path) -> None:
 
 
 def migrate(path: Path) -> Migration:
-    """Updates a store to today's version. Raises `Io` where a process uses an older one."""
+    """Updates a store to today's version. Raises `Io` if a process uses an older one."""
     with readable(path):
         if not path.is_file():
             raise Io(f"{path}: no such store")
@@ -129,7 +129,7 @@ def migrate(path: Path) -> Migration:
 
 def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
     """Forgets a day that is still to come, which a clock that was wrong has left: calls are charged
-    to today again. What was spent stays with its day. Where entries were pruned by such a clock,
+    to today again. What was spent stays with its day. If entries were pruned by such a clock,
     those of the next months are checked again."""
     connect_to_read(path).close()
     today = day_of(time.time() if now is None else now)

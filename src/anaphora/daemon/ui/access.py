@@ -7,6 +7,8 @@
 Sessions are in memory, by a keyed hash of their cookie: a restart of the daemon ends them all. With
 several nodes they are in PostgreSQL too, and every node accepts them. A session ends after a time,
 when it is not used, at logout, and with the token that opened it.
+
+An administrator sees all pages, the token of an app only the pages of that app (`Viewers`).
 """
 
 from __future__ import annotations
@@ -15,17 +17,23 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 from blake3 import blake3
+from msgspec.structs import replace
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.store import TokenRow
+from anaphora.dashboard.page_site import PageSite
+from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.errors import StoreUnavailable
 from anaphora.redaction import hides_arguments
+from anaphora.serving.exchange import CompleteResponse
 
 from .shared_logins import SharedLogin, SharedLogins
 
@@ -58,7 +66,9 @@ class LoginSession(msgspec.Struct, kw_only=True, eq=False):
     """In every form of the session."""
     opened: float
     used: float
-    confirmations: dict[str, tuple[str, ...]] = {}
+    confirmations: BoundedMap[str, tuple[str, ...]] = msgspec.field(
+        default_factory=lambda: BoundedMap(_MOST_CONFIRMATIONS)
+    )
     """What was confirmed by a form that has not been sent yet, by the number in it."""
 
     @property
@@ -241,8 +251,6 @@ class Sessions:
         if self._shared is not None:
             await self._shared.add_form(session.digest, number, action, most=_MOST_CONFIRMATIONS)
             return number
-        if len(session.confirmations) >= _MOST_CONFIRMATIONS:
-            del session.confirmations[next(iter(session.confirmations))]
         session.confirmations[number] = action
         return number
 
@@ -305,3 +313,75 @@ def own_path(text: str) -> str | None:
     if "//" in path or "\\" in path or ".." in path or path in (LOGIN, f"{ROOT}/logout"):
         return None
     return text
+
+
+# ── Viewers ──────────────────────────────────────────────────────────────────────────────────────
+
+#: Apps whose pages are kept ready.
+_MOST_APPS = 256
+
+
+class UiRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of someone who is logged in."""
+
+    page: PageRequest
+    session: LoginSession
+    form: Mapping[str, str] = {}
+    """The fields of a form that was sent, without its CSRF token, which is checked."""
+
+
+class ByteStream(msgspec.Struct, frozen=True):
+    """A response that is sent as it is made."""
+
+    headers: dict[str, str]
+    pieces: AsyncGenerator[bytes, None]
+
+
+UiResult: TypeAlias = PageContent | CompleteResponse | ByteStream
+
+
+class Action(msgspec.Struct, frozen=True):
+    """Answers a path that is no page. Runs on the event loop."""
+
+    methods: tuple[str, ...]
+    run: Callable[[UiRequest, Site], Awaitable[UiResult]]
+
+
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
+    """The pages of one session."""
+
+    pages: PageSite
+    site: Site
+    action: Callable[[str], Action | None]
+    """By the path below the root."""
+
+
+class Viewers:
+    def __init__(
+        self,
+        admin: PageSite,
+        action: Callable[[str], Action | None],
+        app_pages: Callable[[str], PageSite],
+    ) -> None:
+        """`action` is for administrators; `app_pages` are those of an app by its id."""
+        self._admin = admin
+        self._action = action
+        self._app_pages = app_pages
+        self._apps = BoundedMap[str, PageSite](_MOST_APPS)
+
+    def of(self, session: LoginSession) -> Viewer:
+        pages = self._admin if session.is_admin else self._app(session.app)
+        site = replace(pages.site, viewer=session.viewer, csrf=session.csrf)
+        return Viewer(
+            pages=pages, site=site, action=self._action if session.is_admin else _no_action
+        )
+
+    def _app(self, app: str) -> PageSite:
+        pages = self._apps.use(app)
+        if pages is None:
+            pages = self._apps[app] = self._app_pages(app)
+        return pages
+
+
+def _no_action(path: str) -> None:  # noqa: ARG001
+    return None

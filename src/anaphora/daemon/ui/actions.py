@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote_plus
 
 from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.admin import Admin, RevokeParams, RotateParams
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.dashboard.page_site import PAGE_HEADERS
 from anaphora.dashboard.pages.apps import OVERLAPS, AppAction, confirm_page, done_page, new_token
 from anaphora.dashboard.site import PageContent, Site
@@ -20,9 +20,8 @@ from anaphora.redaction import hides_arguments, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.wording import counted
 
-from .access import ROOT, Sessions
+from .access import ROOT, Action, ByteStream, Sessions, UiRequest
 from .audit_log import ChainVerifier, LogExport
-from .viewers import Action, ByteStream, UiRequest
 
 _FORM = "application/x-www-form-urlencoded"
 _LONGEST_QUERY, _MOST_FIELDS = 32_768, 64
@@ -90,7 +89,7 @@ def check_origin(exchange: HttpExchange) -> None:
 
 @hides_arguments
 async def read_form(exchange: HttpExchange) -> dict[str, str]:
-    """The fields of a form. Raises `RequestRejected` where it is none, or has a field twice."""
+    """The fields of a form. Raises `RequestRejected` if it is none, or has a field twice."""
     declared = exchange.headers.get("content-length", "")
     if not (declared.isascii() and declared.isdecimal()):
         raise RequestRejected("a form has a content-length", status=411)

@@ -33,7 +33,7 @@ from anaphora.errors import (
     Overloaded,
 )
 
-from .viewers import ByteStream
+from .access import ByteStream
 
 #: Seconds of rest after every thousand rows: calls of apps go first.
 _CHECK_REST = 0.002
@@ -51,7 +51,7 @@ class _Stopped(Exception):
 
 
 class ChainVerifier:
-    """The state of a log's chain; a check runs when it is asked for, one at a time."""
+    """Chain state of a log. Checks run on demand, one at a time."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ChainVerifier:
         return replace(self._state, written=self._audit.head.seq, failing=self._audit.failing)
 
     def start(self) -> None:
-        """Begins a check, where none runs. For one thread."""
+        """Begins a check, if none runs. For one thread."""
         if self._thread is None or not self._thread.is_alive():
             self._state = replace(self._state, running_rows=0)
             self._thread = threading.Thread(

@@ -18,28 +18,26 @@ from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.apps import AppsPage, OwnAppPage
 from anaphora.dashboard.pages.audit import AuditPage
 from anaphora.dashboard.pages.blocks import BlocksPage
-from anaphora.dashboard.pages.conversation import ConversationPage
-from anaphora.dashboard.pages.conversations import ConversationsPage
+from anaphora.dashboard.pages.conversations import ConversationPage, ConversationsPage
 from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.pages.providers import ProvidersPage
 from anaphora.dashboard.pages.what_if import WhatIfPage
 from anaphora.dashboard.past_calls.source import LogCalls
 from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Site
 
-from .access import ROOT, SessionCookie, Sessions
+from .access import ROOT, SessionCookie, Sessions, Viewers
 from .actions import AdminActions, AppTokens
 from .audit_log import ChainVerifier, LogExport
 from .records import AppRecords, ProviderRecords, TextConversationPage
 from .service import UiService
 from .shared_logins import SharedLogins
-from .viewers import Viewers
 
 if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon
 
 _HOUR, _MINUTE = 3_600.0, 60.0
 #: Seconds after the start of the daemon at which the audit log begins to be summed, unless a page
-#: is asked for before.
+#: is requested earlier.
 _FILL_AFTER = 5.0
 
 _TITLES = {
@@ -188,7 +186,7 @@ class _Pages:
 
 
 class _WithNotice:
-    """A page that says where its figures are not complete, and to administrators what is not in
+    """A page that says which of its figures are not complete, and to administrators what is not in
     force."""
 
     def __init__(self, page: Page, source: LogCalls, problems: Callable[[], list[str]]) -> None:

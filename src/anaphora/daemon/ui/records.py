@@ -1,6 +1,6 @@
 """Apps and providers as the dashboard shows them: from grants, the ledger and the tokens; from the
 state of connections and the calls of the audit log; and conversations with the text around their
-breaks, where the operator has switched that on."""
+breaks, if the operator has switched that on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.calls.steps.audit import MOST_TEXTS, BreakTexts
 from anaphora.daemon.store import EntryQuery, Spent, Store, TokenRow
-from anaphora.dashboard.pages.conversation import ConversationPage
+from anaphora.dashboard.pages.conversations import ConversationPage
 from anaphora.dashboard.past_calls.source import LogCalls, PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.values import (

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, quote
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.monitoring import JsonLog
 from anaphora.daemon.values import ERROR_KEY, Peer, kind_of, public_text
 from anaphora.dashboard.page_site import EVENT_HEADERS, PageSite
 from anaphora.dashboard.pages.login import login_page, session_page
@@ -48,7 +48,20 @@ from anaphora.serving.exchange import (
 )
 from anaphora.wording import counted
 
-from .access import LOGIN, ROOT, LoginSession, SessionCookie, Sessions, own_path
+from .access import (
+    LOGIN,
+    ROOT,
+    Action,
+    ByteStream,
+    LoginSession,
+    SessionCookie,
+    Sessions,
+    UiRequest,
+    UiResult,
+    Viewer,
+    Viewers,
+    own_path,
+)
 from .actions import (
     PLAIN,
     READ,
@@ -59,7 +72,6 @@ from .actions import (
     read_form,
     redirect,
 )
-from .viewers import Action, ByteStream, UiRequest, UiResult, Viewer, Viewers
 
 
 class PageQueue:
@@ -75,7 +87,7 @@ class PageQueue:
     async def run(
         self, viewer: str, making: Coroutine[Any, Any, CompleteResponse]
     ) -> CompleteResponse:
-        """Makes a page when there is room for it. Raises `Overloaded` where too many wait. A page
+        """Makes a page when there is room for it. Raises `Overloaded` if too many wait. A page
         is made to its end even if its viewer disconnects: a thread cannot be interrupted."""
         if self._waiting[viewer] >= self._most_of_one or self._waiting.total() >= self._most:
             making.close()

@@ -216,7 +216,7 @@ def denied_calls(row: AppRow) -> htpy.Element:
 
 
 def corrections_of(row: AppRow) -> htpy.Node:
-    """What an administrator corrected of the app's calls; nothing where that is nothing."""
+    """What an administrator corrected of the app's calls; nothing if there is none."""
     if not row.corrections:
         return None
     headings = [Heading(each) for each in ("Corrected", "Day of the call", "Request", "Entry")]
@@ -295,7 +295,7 @@ def confirm_page(
     confirmation: str,
 ) -> PageContent:
     """Asks before tokens are revoked or replaced. `tokens` are the ids of those it is about; `only`
-    is set where that is one of several. The form can be sent once, by its `confirmation`."""
+    is set if that is one of several. The form can be sent once, by its `confirmation`."""
     listed = htpy.ul[(htpy.li[htpy.code[each]] for each in tokens)]
     if action == "revoke":
         title, button = "Revoke tokens", "Revoke"

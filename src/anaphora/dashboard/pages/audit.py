@@ -8,7 +8,7 @@ from typing import get_args
 import htpy
 import msgspec
 
-from anaphora.audit.reading import VerifiedChains, VerifiedLog
+from anaphora.audit.reading import VerifiedLog
 from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported
 from anaphora.dashboard.layout import view_fields
 from anaphora.dashboard.past_calls.source import PastCalls
@@ -68,7 +68,7 @@ def call_query(query: Mapping[str, str], view: View, *, limit: int = 50) -> Call
 
 class AuditPage:
     def __init__(self, source: PastCalls, chain: Callable[[], ChainStatus | None]) -> None:
-        """`chain` is None where there is no log."""
+        """`chain` is None if there is no log."""
         self._source = source
         self._chain = chain
 
@@ -130,7 +130,7 @@ def _checked(chain: ChainStatus) -> htpy.Node:
         ]
     assert chain.verified is not None
     log = chain.verified
-    if isinstance(log, VerifiedChains):
+    if log.signed_anchors is not None:
         count = f"{counted(log.rows, 'row')} of {counted(len(log.chains), 'chain')}"
         verb = "is" if log.rows == 1 else "are"
         return [

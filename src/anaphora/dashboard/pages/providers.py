@@ -15,7 +15,7 @@ _BREAKERS: dict[str, Tone] = {"closed": "good", "open": "bad", "half open": "war
 _ABOUT = (
     "Breakers and rate limits are those of this moment. An open breaker: the provider failed"
     " repeatedly, and gets no calls for a while; half open: a few calls test whether it has"
-    " recovered. Rate limits are shown where they are configured, or where the provider says that"
+    " recovered. Rate limits are shown if they are configured, or if the provider says that"
     " less than half is left."
 )
 

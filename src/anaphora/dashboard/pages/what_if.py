@@ -157,7 +157,7 @@ def _basis(result: WhatIf, *, full: bool) -> htpy.Element:
         left_out and htpy.p[left_out],
         full and htpy.p[f"Of the calls in this range, the newest {count(MOST_READ)} are read."],
         about="The calls are played in the simulator of provider caches, from their counts, times"
-        " and digests. Prices are the listed ones; where one is not known, there is no amount.",
+        " and digests. Prices are the listed ones; without a known price there is no amount.",
     )
 
 

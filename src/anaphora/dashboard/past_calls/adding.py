@@ -1,21 +1,19 @@
-"""Adds calls to the tables: a row for each call and each block of its prompt, and by GROUP BY from
-these rows the sums of each step.
-"""
+"""Adds calls to the tables: a row for each call and each block of its prompt; sums of each step are
+made from these rows by GROUP BY."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import add, sub
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope, AuditUsage
-from anaphora.audit.log_sqlite import RowInsert
+from anaphora.sqlite_files import RowInsert
 from anaphora.values import Ttl
 
 from .log_tail import Place
@@ -26,6 +24,7 @@ from .schema import (
     ALL_CALLS,
     BLOCK_COLUMNS,
     CALL_COLUMNS,
+    DAY,
     FIGURES,
     HOUR,
     MASKS,
@@ -35,21 +34,22 @@ from .schema import (
     SUM_TABLES,
     SUMS,
     FillState,
+    Pause,
+    PausedWork,
     SumTable,
 )
-from .sums import CallTotals, block_shares, bucket_of, masked
+from .sums import block_shares, bucket_of, figures_of, masked
 
 Figures: TypeAlias = tuple[int, ...]
 Key: TypeAlias = tuple[int, ...]
-Pause: TypeAlias = Callable[[float], None]
-"""Called now and then, with the seconds of work before it."""
+_ReportedKey: TypeAlias = tuple[int, Key, int, Key]
+"""Start, names, block that changed, and labels of the application."""
 
 #: Latest calls that are kept one by one, and how many may be there before some are deleted.
 KEPT_CALLS, _SLACK = 1_000_000, 20_000
 #: Seconds for which minutes are kept.
 KEPT_MINUTES = 26 * HOUR
-#: Seconds from the beginning of a report for which minutes, and quarters of an hour, are kept:
-#: charts of more have longer steps.
+#: Seconds from the beginning of a report for which minutes, and quarters of an hour, are kept.
 _REPORT_MINUTES, _REPORT_QUARTERS = 9 * HOUR, 51 * HOUR
 #: The group of calls without a label of the application.
 NO_LABEL = "(no label)"
@@ -58,26 +58,41 @@ NO_LABEL = "(no label)"
 _MOST: Final = 10**13
 #: The latest time of a call, in seconds since 1970.
 _LATEST: Final = 1e11
-#: Seconds of work between two pauses.
-_WORK: Final = 0.005
 
-#: Where the figures that masking changes are in `SUMS`.
+#: Places in `SUMS` of the figures that masking changes.
 _MASKED: Final = tuple(SUMS.index(name) for name in MASKS)
 _NOT_MASKED: Final = (0,) * len(MASKS)
 
 
-def _figures_of(call: AuditEnvelope) -> Figures:
-    sums, retries = _sums(call), max(call.attempts - 1, 0)
+def _all_figures(call: AuditEnvelope) -> Figures:
+    """With retries, and what its app sees less."""
+    sums, retries = figures_of(call), max(call.attempts - 1, 0)
     if call.own is None:
         return (*sums, retries, *_NOT_MASKED)
-    own = _sums(masked(call))
+    own = figures_of(masked(call))
     return (*sums, retries, *(own[at] - sums[at] for at in _MASKED))
 
 
-def _sums(call: AuditEnvelope) -> Figures:
-    sums = CallTotals()
-    sums.add(call)
-    return msgspec.structs.astuple(sums)
+class ReportForm(msgspec.Struct, frozen=True):
+    """What a report of a log needs. No call is kept for it: those of one step with the same names
+    are one row."""
+
+    since: float
+    """When its first call began."""
+    charts: bool
+    """With charts, and with sums by block of the prompt."""
+
+    def start(self, at: float) -> int:
+        """When the step of a call begins. All are kept as minutes; steps are as long as the charts
+        allow."""
+        age = at - self.since
+        if not self.charts:
+            step = DAY
+        elif age < _REPORT_MINUTES:
+            step = MINUTE
+        else:
+            step = QUARTER if age < _REPORT_QUARTERS else HOUR
+        return int(at // step * step)
 
 
 class _Form(NamedTuple):
@@ -96,17 +111,12 @@ class AddedCalls:
         names: KnownNames,
         state: FillState,
         now: float,
-        *,
-        blocks: bool = True,
-        report_since: float | None = None,
+        report: ReportForm | None = None,
     ) -> None:
-        """`blocks`: sums by block are made. `report_since`: for a report that begins with a call of
-        this time; sums by label of the application, and by the block that changed, are made too,
-        and steps are no shorter than its charts need."""
+        """`report`: also sums by label of the application, and by the block that changed."""
         self.count = 0
         self._names = names
-        self._blocks = blocks
-        self._report_since = report_since
+        self._report = report
         self._before = state
         self.state = replace(
             state,
@@ -114,11 +124,12 @@ class AddedCalls:
             longer_until=max(state.longer_until, now // HOUR * HOUR),
         )
         self._earliest, self._latest = math.inf, 0.0
-        self._tables = {"sums", *(("latency",) if report_since is None else ("tags", "changed"))}
+        self._tables = {"sums", *(("latency",) if report is None else ("tags", "changed"))}
         """Tables of sums that change."""
         self._rows: list[Sequence[object]] = []
         self._block_rows: list[Sequence[int]] = []
         self._tag_rows: list[tuple[int, int]] = []
+        self._reported: dict[_ReportedKey, Figures] = {}
         self._ids: list[tuple[int, str]] = []
         self._block_sums: dict[Key, list[int]] = {}
         """By step, start, app, provider, model and form; `_own_block_sums`: what an app sees
@@ -133,46 +144,67 @@ class AddedCalls:
 
     def add(self, seq: int, call: AuditEnvelope, place: Place = (0, 0)) -> None:
         """`seq` is the number of the call: later ones have higher numbers."""
-        names, service = self._names, self._service(call)
-        at = min(max(call.at, 0.0), _LATEST)
-        step = self._step(at)
-        key = step, int(at // step * step), *service
-        figures, labels = _figures_of(call), 0
-        if max(figures) > _MOST or min(figures) < -_MOST:
-            figures = tuple([min(max(figure, -_MOST), _MOST) for figure in figures])
-        elif self._blocks and (call.blocks or call.broke):
-            labels = self._add_blocks(key, call)
-        outcome, cause, changed = names.id("outcome", call.outcome), 0, 0
+        at = call.at
+        if not 0.0 <= at <= _LATEST:
+            at = min(max(at, 0.0), _LATEST)
+        self.count += 1
+        self._earliest = min(self._earliest, at)
+        self._latest = max(self._latest, at)
+        service, outcome, cause = self._service(call), self._names.id("outcome", call.outcome), 0
         if call.outcome != "ok":
             self._tables.add("outcomes")
         if call.lost:
             self._tables.add("causes")
-            cause = names.id("cause", call.cause or "unknown")
-        if self._report_since is not None:
-            self._tag_rows += [
-                (seq, names.id("tag", tag)) for tag in dict.fromkeys(call.labels) or (NO_LABEL,)
-            ]
-            if call.broke:
-                changed = names.id("changed", call.changed or call.cause or "unknown")
-        else:
-            self._add_ids(seq, call)
+            cause = self._names.id("cause", call.cause or "unknown")
+        if self._report is not None:
+            self._add_to_report(self._report, at, (*service, outcome, cause), call)
+            return
+        step = MINUTE if at >= self.state.minutes_since else HOUR
+        key = step, int(at // step * step), *service
+        figures, labels = _all_figures(call), 0
+        if _is_too_large(figures):
+            figures = _limited(figures)
+        elif call.blocks or call.broke:
+            labels = self._add_blocks(key, call)
+        self._add_ids(seq, call)
         bucket = None if call.first is None else bucket_of(call.first)
         self._rows.append(
             (
                 seq, at, *place, *service, outcome, cause, labels,
-                call.first, *figures, step, key[1], changed, bucket, 1, call.conversation,
+                call.first, *figures, step, key[1], 0, bucket, 1, call.conversation,
                 call.at + call.seconds,
             )
         )  # fmt: skip
-        self.count += 1
-        self._earliest, self._latest = min(self._earliest, at), max(self._latest, at)
 
-    def _step(self, at: float) -> int:
-        """The shortest one that a call is summed by."""
-        if self._report_since is None:
-            return MINUTE if at >= self.state.minutes_since else HOUR
-        age = at - self._report_since
-        return MINUTE if age < _REPORT_MINUTES else QUARTER if age < _REPORT_QUARTERS else HOUR
+    def _add_to_report(
+        self, report: ReportForm, at: float, names: Key, call: AuditEnvelope
+    ) -> None:
+        """`names`: app, provider, model, outcome and cause."""
+        figures, changed, id = figures_of(call), 0, self._names.id
+        if _is_too_large(figures):
+            figures = _limited(figures)
+        elif report.charts and (call.blocks or call.broke):
+            # Blocks have no chart: one step has them all.
+            self._add_blocks((MINUTE, int(report.since), *names[:3]), call)
+        if call.labels:
+            tags = tuple([id("tag", tag) for tag in dict.fromkeys(call.labels)])
+        else:
+            tags = (id("tag", NO_LABEL),)
+        if call.broke:
+            changed = id("changed", call.changed or call.cause or "unknown")
+        row = report.start(at), names, changed, tags
+        found = self._reported.get(row)
+        self._reported[row] = figures if found is None else tuple(map(add, found, figures))
+
+    def _add_reported_rows(self) -> None:
+        for seq, ((start, names, changed, tags), figures) in enumerate(self._reported.items()):
+            self._tag_rows += [(seq, tag) for tag in tags]
+            self._rows.append(
+                (
+                    seq, start, 0, 0, *names, 0, None, *figures, 0, *_NOT_MASKED,
+                    MINUTE, start, changed, None, 0, "", start,
+                )
+            )  # fmt: skip
 
     def _add_ids(self, seq: int, call: AuditEnvelope) -> None:
         ids = "\t".join(filter(None, (call.request_id, call.response_id, call.call_id)))
@@ -198,7 +230,7 @@ class AddedCalls:
         form = self._form(app, call)
         shares = block_shares(call)
         _sum(self._block_sums, (*key, form.number), shares)
-        if call.own is not None:
+        if call.own is not None and self._report is None:
             less = list(map(sub, block_shares(masked(call)), shares))
             _sum(self._own_block_sums, (*key, form.number), less)
         if call.broke and call.changed:
@@ -248,7 +280,7 @@ class AddedCalls:
 
     def write(self, database: sqlite3.Connection, kept: int, pause: Pause) -> None:
         """Within a transaction. The latest `kept` calls stay; with 0, only sums are made."""
-        work = _Work(database, pause)
+        work = PausedWork(database, pause)
         if self.state.longer_until > self._before.longer_until:
             for table in SUM_TABLES:
                 for step in STEPS[1:]:
@@ -257,6 +289,7 @@ class AddedCalls:
                     work.run(table.add(table.name, where, step), since)
         self._names.write(database)
         self._add_block_rows()
+        self._add_reported_rows()
         work.insert(_ADDED, self._rows)
         work.insert(_ADDED_BLOCKS, self._block_rows)
         work.insert(_ADDED_TAGS, self._tag_rows)
@@ -269,14 +302,15 @@ class AddedCalls:
             # A log that was changed may have two rows of one number.
             work.run(f"INSERT OR REPLACE INTO calls SELECT {columns} FROM added")
             work.insert(_CALL_IDS, self._ids)
-        self._write_labels(work)
+        labels = [(*key, *about, self._latest) for key, about in self._labels.items()]
+        work.insert(_LABELS, labels)
         for name in (*ADDED_TABLES, *(table.fresh for table in tables)):
             work.run(f"DELETE FROM {name}")
         self._delete_old(work, kept)
         self.state = replace(self.state, calls=self.state.calls + self.count)
         work.pause()
 
-    def _write_sums(self, work: _Work, table: SumTable) -> None:
+    def _write_sums(self, work: PausedWork, table: SumTable) -> None:
         if "label_set" in table.key:
             of_all = tuple({"label_set": f"{ALL_CALLS}"}.get(name, name) for name in table.key)
             work.run(table.sum(of_all))
@@ -289,11 +323,7 @@ class AddedCalls:
                 where = f"step < {step} AND start < ?"
                 work.run(table.add(table.fresh, where, step), (self.state.longer_until,))
 
-    def _write_labels(self, work: _Work) -> None:
-        rows = [(*key, *about, self._latest) for key, about in self._labels.items()]
-        work.insert(_LABELS, rows)
-
-    def _delete_old(self, work: _Work, kept: int) -> None:
+    def _delete_old(self, work: PausedWork, kept: int) -> None:
         state, fetch = self.state, work.fetch
         if state.minutes_since > self._before.minutes_since:
             for table in SUM_TABLES:
@@ -313,6 +343,14 @@ class AddedCalls:
             (since,),
         )
         self.state = replace(state, calls_since=max(state.calls_since, since))
+
+
+def _is_too_large(figures: Figures) -> bool:
+    return max(figures) > _MOST or min(figures) < -_MOST
+
+
+def _limited(figures: Figures) -> Figures:
+    return tuple([min(max(figure, -_MOST), _MOST) for figure in figures])
 
 
 def _sum(sums: dict[Key, list[int]], key: Key, figures: list[int]) -> None:
@@ -355,32 +393,6 @@ WHERE name = conversation_name
 """
 
 
-def _write_conversations(work: _Work) -> None:
+def _write_conversations(work: PausedWork) -> None:
     for sql in (_NEW_CONVERSATIONS, _CONVERSATIONS, _LATEST_SERVICES):
         work.run(sql)
-
-
-class _Work:
-    """Runs statements, with pauses."""
-
-    def __init__(self, database: sqlite3.Connection, pause: Pause) -> None:
-        self.database = database
-        self._pause = pause
-        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK
-
-    def run(self, sql: str, values: Sequence[object] = ()) -> None:
-        self.database.execute(sql, values)
-        if time.perf_counter() > self._due:
-            self.pause()
-
-    def fetch(self, sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
-        found: Sequence[Any] = self.database.execute(sql, values).fetchone()
-        return found
-
-    def insert(self, insert: RowInsert, rows: Sequence[Sequence[object]]) -> None:
-        for sql, values in insert.statements(rows):
-            self.run(sql, values)
-
-    def pause(self) -> None:
-        self._pause(time.thread_time() - self._began)
-        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK

@@ -16,14 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import transaction
 from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
+from anaphora.sqlite_files import transaction
 
-from .adding import KEPT_CALLS, AddedCalls, Pause
+from .adding import KEPT_CALLS, AddedCalls
 from .log_tail import LogTail, tail_of
 from .names import KnownNames
-from .schema import FillState, create, open_to_write, remove
+from .schema import FillState, Pause, create, open_to_write, remove
 
 _log = logging.getLogger("anaphora.dashboard")
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("anaphora.dashboard")
 _MOST_CALLS, _SLICE = 10_000, 100
 #: Seconds between two looks at the log, and while a page is open.
 _INTERVAL, _SHORT_INTERVAL = 3.0, 0.2
-#: A page is open for so many seconds after it asked for something.
+#: A page counts as open for so many seconds after its last request.
 _OPEN = 5.0
 #: Seconds of rest for each second of work, and while a page is open.
 _REST, _SHORT_REST = 3.0, 1.0
@@ -54,7 +54,7 @@ class Filler:
         self.path = path
         self.log = log
         self.problem = ""
-        """Why the log cannot be read further; empty where it can."""
+        """Why the log cannot be read further; empty if it can."""
         self.behind = True
         """Whether the log may have many calls that are not added yet."""
         self.swapping = threading.Lock()
@@ -160,7 +160,7 @@ class Filler:
         self.open()
 
     def _add(self, tail: LogTail, pause: Pause) -> bool:
-        """One transaction; False where there was nothing to add."""
+        """One transaction; False if there was nothing to add."""
         database, names = self._database, self._names
         assert database is not None
         assert names is not None
@@ -170,8 +170,8 @@ class Filler:
             while added.count < _MOST_CALLS:
                 began = time.thread_time()
                 read = tail.after(position, _SLICE)
-                for call, place in read.calls:
-                    added.add(call.seq, call, place)
+                for number, call, place in read.calls:
+                    added.add(number, call, place)
                 unreadable += read.unreadable
                 self.problem = read.newer
                 moved, position = read.position != position, read.position
@@ -215,7 +215,7 @@ class FillThread:
         self.version = 0
         """Grows when calls were added."""
         self.problem = ""
-        """Why the sums cannot be filled; empty where they can."""
+        """Why the sums cannot be filled; empty if they can."""
         self._asked = float("-inf")
         self._ending = threading.Event()
         self._wake = threading.Event()

@@ -9,7 +9,8 @@ from anaphora.dashboard.values import CallQuery, ConversationRow
 from anaphora.errors import InvalidRequest
 
 from .log_tail import PlacedRow
-from .queries import Row, Selection, call_sums, single_columns
+from .queries import Row, Selection, single_columns
+from .sums import CallTotals
 
 #: Calls of one conversation that are shown: the latest ones.
 _MOST_OF_CONVERSATION = 500
@@ -30,7 +31,7 @@ _CONDITIONS = {
 
 
 def call_rows(of: Selection, query: CallQuery) -> list[PlacedRow]:
-    """The latest calls first; one more than the limit where there are more."""
+    """The latest calls first; one more than the limit if there are more."""
     if of.empty:
         return []
     condition, values = of.of_calls()
@@ -124,7 +125,7 @@ def _row(row: Row) -> ConversationRow:
         model=model,
         began=began,
         ended=ended,
-        sums=call_sums(figures),
+        sums=CallTotals(*figures),
     )
 
 

@@ -1,6 +1,6 @@
 """Following an audit log from a remembered position, and reading single rows of it.
 
-A position is the last row that was read, with its hash: where that row is no longer there, rows
+A position is the last row that was read, with its hash: if that row is no longer there, rows
 were pruned, or the log is another one. The rows of all chains of a log in PostgreSQL are numbered
 in the order in which this process reads them; the place of such a call, which every node has, is
 its chain and its row in that.
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
-from anaphora.audit.envelope import SCHEMA_VERSION, AuditEnvelope, decode, decode_number
+from anaphora.audit.envelope import AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.errors import ChainBroken, NewerSchema
@@ -44,9 +43,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The first segment of the log, or the number before its first row: it grows by pruning."""
     segment: int = 0
     end: int = 0
-    """Where the next row begins."""
+    """Offset of the next row."""
     last: int = 0
-    """Where the last row begins that was read, and"""
+    """Offset of the last row that was read, and"""
     hash: str = ""
     """its hash; empty before the first one."""
     chains: dict[int, int] = {}
@@ -57,20 +56,11 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows of all chains were read."""
 
 
-class NumberedCall(AuditEnvelope, frozen=True, kw_only=True, tag="call"):
-    """A call with what the log adds to its row."""
-
-    schema_version: int
-    seq: int
-
-
-_decode_call = msgspec.json.Decoder(NumberedCall).decode
-
-
 class ReadRows(msgspec.Struct, kw_only=True):
     """The calls after a position, and the position after them."""
 
-    calls: list[tuple[NumberedCall, Place]]
+    calls: list[tuple[int, AuditEnvelope, Place]]
+    """With their numbers."""
     position: Position
     lines: int = 0
     """That were read."""
@@ -82,7 +72,7 @@ class ReadRows(msgspec.Struct, kw_only=True):
 
 class LogTail(Protocol):
     def signature(self) -> object:
-        """Changes with the log; None where there is none. Costs little."""
+        """Changes with the log; None if there is none. Costs little."""
         ...
 
     def is_at(self, position: Position) -> bool:
@@ -91,28 +81,25 @@ class LogTail(Protocol):
 
     def after(self, position: Position, most: int) -> ReadRows: ...
     def calls(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        """The calls of these rows; None where one is no longer there."""
+        """The calls of these rows; None if one is no longer there."""
         ...
 
 
 def _add_line(read: ReadRows, line: bytes, place: Place, number: int | None = None) -> bool:
     """Whether the next row can be read. `number` replaces that of the row."""
     try:
-        call = _decode_call(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):  # another row, or none
-        call = None
-    if call is None or call.schema_version > SCHEMA_VERSION:
-        try:
-            decode(line)
-        except NewerSchema as problem:
-            read.newer = str(problem)
-            return False
-        except ChainBroken:
-            read.unreadable += 1
-    elif 0 < call.seq < _MOST_ROWS:
-        read.calls.append((call if number is None else replace(call, seq=number), place))
-    else:
+        row = decode(line)
+    except NewerSchema as problem:
+        read.newer = str(problem)
+        return False
+    except ChainBroken:
         read.unreadable += 1
+    else:
+        if isinstance(row.content, AuditEnvelope):
+            if 0 < row.seq < _MOST_ROWS:
+                read.calls.append((row.seq if number is None else number, row.content, place))
+            else:
+                read.unreadable += 1
     read.lines += 1
     return True
 

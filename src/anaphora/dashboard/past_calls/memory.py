@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.envelope import AuditEnvelope
-from anaphora.audit.log_sqlite import transaction
 from anaphora.dashboard.values import (
     CallPage,
     CallQuery,
@@ -26,20 +25,21 @@ from anaphora.dashboard.values import (
     View,
 )
 from anaphora.dashboard.view import is_found
+from anaphora.sqlite_files import transaction
 
-from .adding import AddedCalls
+from .adding import AddedCalls, ReportForm
 from .log_tail import PlacedRow
 from .names import MOST_NAMES, KnownNames
 from .queries import days, groups
-from .schema import HOUR, MINUTE, FillState, create_in_memory
+from .schema import DAY, MINUTE, FillState, create_in_memory
 from .source import PastCalls
 from .sums import CallTotals
 
 _MOST_CALLS = 20_000
-#: Calls that wait to be added to the tables at most; a page adds them as well. More for a report.
-_MOST_WAITING, _MOST_READ = 250, 20_000
-#: In a report all steps are there for all calls, also in the current hour.
-_REPORT = FillState(longer_until=1e12)
+#: Calls that wait to be added to the tables at most; a page adds them as well.
+_MOST_WAITING = 250
+#: Calls that a report adds at once.
+_MOST_READ = 20_000
 
 
 class MemoryCalls(PastCalls):
@@ -52,32 +52,27 @@ class MemoryCalls(PastCalls):
         *,
         is_side_call: Callable[[str], bool] = lambda _: False,
         update: Callable[[], None] = lambda: None,
-        blocks: bool = True,
     ) -> None:
-        """`most`: calls that are kept; 0 for a report of all calls, which has only sums.
-        `is_side_call` says it of a conversation by its id: a later call may show it. `update` is
-        called before a look at the version. `blocks`: sums by block are made."""
+        """`most`: calls that are kept. `is_side_call` says it of a conversation by its id: a later
+        call may show it. `update` is called before a look at the version."""
         self._most = most
-        self._most_waiting = _MOST_WAITING if most else _MOST_READ
         self._is_side_call = is_side_call
         self._update = update
         self._adding = threading.Lock()
         self._reading = threading.Lock()
-        self._blocks = blocks
         self._version = 0
         self._clear()
 
     def _clear(self) -> None:
         self._database = create_in_memory()
         self._names = KnownNames(self._database, MOST_NAMES)
-        self._state = FillState() if self._most else _REPORT
+        self._state = FillState()
         self._waiting: deque[tuple[int, AuditEnvelope]] = deque()
         self._kept: dict[int, ShownCall] = {}
         """By their numbers, the oldest first."""
         self._numbers: dict[str, int] = {}
         """By the id of a call its number."""
         self._count = 0
-        self._first: float | None = None
         self._latest = 0.0
 
     def add(self, shown: ShownCall) -> None:
@@ -85,13 +80,12 @@ class MemoryCalls(PastCalls):
             self._version += 1
             self._count += 1
             self._waiting.append((self._count, shown.call))
-            if self._most:
-                self._kept[self._count] = shown
-                self._numbers[shown.id] = self._count
-                if len(self._kept) > self._most:
-                    old = self._kept.pop(self._count - self._most)
-                    del self._numbers[old.id]
-        if len(self._waiting) >= self._most_waiting and self._reading.acquire(blocking=False):
+            self._kept[self._count] = shown
+            self._numbers[shown.id] = self._count
+            if len(self._kept) > self._most:
+                old = self._kept.pop(self._count - self._most)
+                del self._numbers[old.id]
+        if len(self._waiting) >= _MOST_WAITING and self._reading.acquire(blocking=False):
             try:
                 self._write()
             finally:
@@ -109,11 +103,7 @@ class MemoryCalls(PastCalls):
         if not waiting:
             return
         self._latest = max(self._latest, *(call.at for _, call in waiting))
-        if self._first is None and not self._most:
-            self._first = waiting[0][1].at
-        added = AddedCalls(
-            self._names, self._state, self._latest, blocks=self._blocks, report_since=self._first
-        )
+        added = AddedCalls(self._names, self._state, self._latest)
         for number, call in waiting:
             added.add(number, call)
         with transaction(self._database):
@@ -133,8 +123,7 @@ class MemoryCalls(PastCalls):
             yield self._database, self._state
 
     def range(self, view: View) -> tuple[float, float]:
-        step = MINUTE if self._most else HOUR  # without calls, no part of an hour can be summed
-        return view.since // step * step, math.ceil(view.until / step) * step
+        return view.since // MINUTE * MINUTE, math.ceil(view.until / MINUTE) * MINUTE
 
     def calls(self, query: CallQuery) -> CallPage:
         """In the order in which they were added."""
@@ -177,9 +166,6 @@ class MemoryCalls(PastCalls):
         return replace(row, side_call=self._is_side_call(row.id))
 
 
-_DAY = 86_400
-
-
 class AuditReport(msgspec.Struct, kw_only=True):
     total: CallTotals
     models: dict[str, CallTotals]
@@ -193,12 +179,35 @@ class AuditReport(msgspec.Struct, kw_only=True):
     """Calls whose prefix broke, by the block that changed."""
 
 
-class LogSums(msgspec.Struct):
-    """The sums of a log, and the times of its first and its last call."""
+class LogSums(PastCalls):
+    """The sums of a log that is read once, for a report. Calls are not kept, and there is no
+    part of the log to choose."""
 
-    calls: MemoryCalls
-    first: float
-    last: float
+    def __init__(self, *, charts: bool) -> None:
+        """`charts`: also for charts, and by block of the prompt."""
+        self._charts = charts
+        self._database = create_in_memory()
+        self._names = KnownNames(self._database, MOST_NAMES)
+        self._state = FillState()
+        self.first, self.last = math.inf, -math.inf
+        """Times of calls."""
+
+    def add(self, calls: Iterable[AuditEnvelope]) -> bool:
+        """Adds some of the calls; whether there may be more."""
+        added: AddedCalls | None = None
+        for call in islice(calls, _MOST_READ):
+            if added is None:
+                form = ReportForm(min(self.first, call.at), self._charts)
+                added = AddedCalls(self._names, self._state, 0.0, form)
+            added.add(0, call)
+            self.first = min(self.first, call.at)
+            self.last = max(self.last, call.at)
+        if added is None:
+            return False
+        with transaction(self._database):
+            added.write(self._database, 0, lambda _: None)
+        self._state = added.state
+        return True
 
     @property
     def view(self) -> View:
@@ -207,24 +216,30 @@ class LogSums(msgspec.Struct):
     @property
     def labels(self) -> dict[str, CallTotals]:
         """What the application calls its calls."""
-        with self.calls.selection(self.view) as of:
+        with self.selection(self.view) as of:
             return groups(of, "tags", "tag")
 
+    @contextmanager
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, FillState]]:
+        yield self._database, self._state
 
-def summed(calls: Iterable[AuditEnvelope], *, blocks: bool) -> LogSums | None:
-    """None where there are no calls. `blocks`: also by block of the prompt."""
-    found = LogSums(MemoryCalls(0, blocks=blocks), math.inf, -math.inf)
-    for call in calls:
-        found.calls.add(ShownCall(id="", call=call))
-        found.first, found.last = min(found.first, call.at), max(found.last, call.at)
+    def range(self, view: View) -> tuple[float, float]:
+        return view.since // DAY * DAY, math.ceil(view.until / DAY) * DAY
+
+
+def summed(calls: Iterable[AuditEnvelope], *, charts: bool) -> LogSums | None:
+    """None if there are no calls. `charts`: also for charts, and by block of the prompt."""
+    found, rest = LogSums(charts=charts), iter(calls)
+    while found.add(rest):
+        pass
     return None if found.last < found.first else found
 
 
 def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
-    log = summed(calls, blocks=False)
+    log = summed(calls, charts=False)
     if log is None:
         return AuditReport(total=CallTotals(), models={}, labels={}, days={}, causes={}, changed={})
-    with log.calls.selection(log.view) as of:
+    with log.selection(log.view) as of:
         by_day = days(of)
         total = CallTotals()
         for sums in by_day.values():
@@ -240,7 +255,7 @@ def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
 
 
 def _date(day: int) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(day * _DAY))
+    return time.strftime("%Y-%m-%d", time.gmtime(day * DAY))
 
 
 def _ordered(groups: Mapping[str, CallTotals], figure: str) -> dict[str, CallTotals]:

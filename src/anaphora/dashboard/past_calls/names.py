@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.bounded import BoundedMap
 from anaphora.client.observe.export import OTHER
 
 from .schema import ALL_CALLS, MINUTE, WEEK
@@ -53,7 +54,7 @@ class KnownNames:
         ):
             self._app_models.setdefault(app, set()).add(text)
         self._sets: dict[tuple[int, ...], int] = {(): 0}
-        self._orders: dict[tuple[int, ...], int] = {}
+        self._orders = BoundedMap[tuple[int, ...], int](_MOST_SETS)
         """By the labels of a prompt in their order."""
         self.members: dict[int, tuple[int, ...]] = {0: ()}
         """The labels of each set."""
@@ -107,8 +108,6 @@ class KnownNames:
         found = self._orders.get(order)
         if found is None:
             found = self._orders[order] = self._set(tuple(sorted(set(order))))
-            if len(self._orders) > _MOST_SETS:
-                self._orders.clear()
         return found
 
     def _set(self, members: tuple[int, ...]) -> int:

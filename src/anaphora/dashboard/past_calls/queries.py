@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from operator import add
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from .schema import (
 )
 from .sums import BlockSums, CallTotals, seconds_of
 
+K = TypeVar("K")
 Row: TypeAlias = tuple[Any, ...]
 
 #: The fields of `BlockSums` that `BLOCK_FIGURES` are.
@@ -40,7 +42,7 @@ _BLOCK_FIELDS: Final = (
 _FILTERS: Final = ("app", "provider", "model")
 #: The sets with a label.
 _SETS: Final = "IN (SELECT label_set FROM set_labels WHERE label = ?)"
-#: Calls whose times are looked at where a histogram does not have the filter.
+#: Calls whose times are looked at if a histogram does not have the filter.
 _MOST_TIMES = 20_000
 
 
@@ -118,7 +120,7 @@ def pieces(since: float, until: float, within: int, state: FillState) -> list[Ra
     if state.calls_since and since <= state.calls_since:  # hours, as their calls are not kept
         kept = (state.calls_since // HOUR + 1) * HOUR
         end = min(math.ceil(until / HOUR) * HOUR, kept)
-        # Minutes are only used where there are no hours yet.
+        # Minutes are only used if there are no hours yet.
         longer = [step for step in STEPS if step > HOUR and within % step == 0]
         hours = [MINUTE, HOUR, *longer]
         found, since = _split(since // HOUR * HOUR, end, hours, state), kept
@@ -174,16 +176,15 @@ def single_columns(masked: bool) -> str:
     return ", ".join(_figure(name, masked, MASKS) for name in SUMS)
 
 
-def call_sums(figures: Sequence[int]) -> CallTotals:
-    return CallTotals(**dict(zip(CallTotals.__struct_fields__, figures, strict=True)))
+class _Groups(dict[K, tuple[int, ...]]):
+    """Figures of `CallTotals` by a key."""
 
+    def add(self, key: K, figures: Sequence[int]) -> None:
+        known = self.get(key)
+        self[key] = tuple(figures) if known is None else tuple(map(add, known, figures))
 
-def _add_sums(groups: dict[Any, CallTotals], key: object, figures: Sequence[int]) -> None:
-    sums = call_sums(figures)
-    if (known := groups.get(key)) is None:
-        groups[key] = sums
-    else:
-        known.add_sums(sums)
+    def totals(self) -> dict[K, CallTotals]:
+        return {key: CallTotals(*figures) for key, figures in self.items()}
 
 
 class SumQueries:
@@ -220,33 +221,29 @@ class SumQueries:
         """By the number of the step."""
         start, seconds = int(self.steps.start), self.steps.seconds
         columns = f"(start - {start}) / {seconds}, {self._sums}"
-        groups: dict[int, CallTotals] = {}
+        groups = _Groups[int]()
         for point, *figures in self._rows("sums", columns, "1"):
             # A range that was widened has parts outside of its steps.
-            _add_sums(groups, min(max(point, 0), self.steps.count - 1), figures)
-        return groups
+            groups.add(min(max(point, 0), self.steps.count - 1), figures)
+        return groups.totals()
 
     def by_name(self) -> tuple[dict[str, CallTotals], dict[str, CallTotals], dict[str, CallTotals]]:
         """By app, by provider and by model."""
         texts = self._of.names(_FILTERS)
-        apps, providers, models = (
-            dict[str, CallTotals](),
-            dict[str, CallTotals](),
-            dict[str, CallTotals](),
-        )
+        apps, providers, models = _Groups[str](), _Groups[str](), _Groups[str]()
         columns = f"app, provider, model, {self._sums}"
         for row in self._rows("sums", columns, "1, 2, 3"):
             for groups, id in zip((apps, providers, models), row[:3], strict=True):
                 if texts[id]:
-                    _add_sums(groups, texts[id], row[3:])
+                    groups.add(texts[id], row[3:])
         return _by_cost(apps), _by_cost(providers), _by_cost(models)
 
     def causes(self) -> dict[str, CallTotals]:
-        texts, groups = self._of.names(("cause",)), dict[str, CallTotals]()
+        texts, groups = self._of.names(("cause",)), _Groups[str]()
         columns = f"cause, {self._sums}"
         for id, *figures in self._rows("causes", columns, "1", " AND cause > 0"):
-            _add_sums(groups, texts[id], figures)
-        return dict(sorted(groups.items(), key=lambda item: -item[1].lost))
+            groups.add(texts[id], figures)
+        return dict(sorted(groups.totals().items(), key=lambda item: -item[1].lost))
 
     def outcomes(self, by: str) -> dict[tuple[str, str], int]:
         """Calls that failed, by `app` or `provider` and by the class of the error."""
@@ -267,14 +264,14 @@ class SumQueries:
         return groups
 
 
-def _by_cost(groups: dict[str, CallTotals]) -> dict[str, CallTotals]:
-    return dict(sorted(groups.items(), key=lambda item: -item[1].cost_nano_usd))
+def _by_cost(groups: _Groups[str]) -> dict[str, CallTotals]:
+    return dict(sorted(groups.totals().items(), key=lambda item: -item[1].cost_nano_usd))
 
 
 def groups(of: Selection, table: str, column: str) -> dict[str, CallTotals]:
     """All sums of a table by one of its columns, over whole steps and without filters; in the order
     of the first calls."""
-    texts, found = of.names((column,)), dict[int, CallTotals]()
+    texts, found = of.names((column,)), _Groups[int]()
     labels = "" if table in ("tags", "changed") else f" AND label_set = {ALL_CALLS}"
     for piece in whole_pieces(of.since, of.until, of.state):
         for id, *figures in of.database.execute(
@@ -282,21 +279,21 @@ def groups(of: Selection, table: str, column: str) -> dict[str, CallTotals]:
             f" WHERE step = ? AND start >= ? AND start < ?{labels} GROUP BY 1",
             (piece.step, piece.since, piece.until),
         ):
-            _add_sums(found, id, figures)
-    return {texts[id]: sums for id, sums in sorted(found.items())}
+            found.add(id, figures)
+    return {texts[id]: sums for id, sums in sorted(found.totals().items())}
 
 
 def days(of: Selection) -> dict[int, CallTotals]:
     """All calls by the number of the UTC day since 1970."""
-    found: dict[int, CallTotals] = {}
+    found = _Groups[int]()
     for piece in whole_pieces(of.since, of.until, of.state, STEPS[: STEPS.index(THIRD) + 1]):
         for day, *figures in of.database.execute(
             f"SELECT start / 86400, {sum_columns(of.masked)} FROM sums"
             f" WHERE step = ? AND label_set = {ALL_CALLS} AND start >= ? AND start < ? GROUP BY 1",
             (piece.step, piece.since, piece.until),
         ):
-            _add_sums(found, day, figures)
-    return dict(sorted(found.items()))
+            found.add(day, figures)
+    return dict(sorted(found.totals().items()))
 
 
 # ── Blocks ───────────────────────────────────────────────────────────────────────────────────────

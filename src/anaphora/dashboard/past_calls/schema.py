@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
+from anaphora.sqlite_files import BUSY_SECONDS, RowInsert, connect_read_only
 
 from .log_tail import Position
 
@@ -27,6 +28,7 @@ VERSION: Final = 7
 
 #: The steps that sums are kept for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
+DAY: Final = 86_400
 STEPS: Final = (MINUTE, QUARTER, HOUR, THIRD, WEEK)
 
 #: The figures of `CallTotals`, in its order.
@@ -35,7 +37,7 @@ SUMS: Final = (
     "lost", "lost_cost", "unbilled",
     "unreported",
 )  # fmt: skip
-#: What a sum changes by where an app may not see what it read of other apps.
+#: What a sum changes by if an app may not see what it read of other apps.
 MASKS: Final = ("read", "written", "cost", "unpriced", "saved", "unbilled")
 #: The same of blocks.
 BLOCK_MASKS: Final = ("read", "cost", "unpriced")
@@ -46,6 +48,10 @@ BLOCK_FIGURES: Final = (
     "calls", "tokens", "read", "cost", "unpriced", "breaks", "lost", "lost_cost",
     "unreported", *(f"own_{name}" for name in BLOCK_MASKS),
 )  # fmt: skip
+Pause: TypeAlias = Callable[[float], None]
+"""Called now and then, with the seconds of work before it."""
+#: Seconds of work between two pauses.
+_WORK: Final = 0.005
 #: In place of a set of labels: all calls, whatever their labels.
 ALL_CALLS: Final = -1
 
@@ -191,6 +197,32 @@ CREATE TEMP TABLE added_tags (seq, tag);
 """ + "".join(f"CREATE TEMP TABLE {table.fresh} ({table.columns});\n" for table in SUM_TABLES)
 
 
+class PausedWork:
+    """Runs statements, with pauses."""
+
+    def __init__(self, database: sqlite3.Connection, pause: Pause) -> None:
+        self.database = database
+        self._pause = pause
+        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK
+
+    def run(self, sql: str, values: Sequence[object] = ()) -> None:
+        self.database.execute(sql, values)
+        if time.perf_counter() > self._due:
+            self.pause()
+
+    def fetch(self, sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
+        found: Sequence[Any] = self.database.execute(sql, values).fetchone()
+        return found
+
+    def insert(self, insert: RowInsert, rows: Sequence[Sequence[object]]) -> None:
+        for sql, values in insert.statements(rows):
+            self.run(sql, values)
+
+    def pause(self) -> None:
+        self._pause(time.thread_time() - self._began)
+        self._began, self._due = time.thread_time(), time.perf_counter() + _WORK
+
+
 def create(path: Path) -> sqlite3.Connection:
     """A new file, without calls; an earlier one is deleted."""
     remove(path)
@@ -212,7 +244,7 @@ def create_in_memory() -> sqlite3.Connection:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection | None:
-    """None where there is no such file, or one of another version."""
+    """None if there is no such file, or one of another version."""
     if not path.exists():
         return None
     try:
@@ -229,7 +261,7 @@ def open_to_write(path: Path) -> sqlite3.Connection | None:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Tables without rows where there is no file yet, or one of another version."""
+    """Tables without rows if there is no file yet, or one of another version."""
     if not path.exists():
         return create_in_memory()
     database = connect_read_only(path, any_thread=True)

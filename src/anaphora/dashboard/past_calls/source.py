@@ -29,7 +29,7 @@ from anaphora.dashboard.values import (
 )
 from anaphora.errors import Io
 
-from .adding import KEPT_CALLS, Pause
+from .adding import KEPT_CALLS
 from .following import Filler, FillThread, read_state
 from .listing import (
     call_rows,
@@ -40,7 +40,7 @@ from .listing import (
 )
 from .log_tail import PlacedRow, tail_of
 from .queries import Selection, SumQueries, block_sums, first_bytes
-from .schema import ALL_CALLS, MINUTE, THIRD, FillState, open_to_read
+from .schema import ALL_CALLS, MINUTE, THIRD, FillState, Pause, open_to_read
 from .sums import BlockSums, CallTotals, masked
 
 _ERRORS = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
@@ -246,7 +246,7 @@ class LogCalls(PastCalls):
 
     @property
     def problem(self) -> str:
-        """Why the latest calls are missing; empty where they are not."""
+        """Why the latest calls are missing; empty if they are not."""
         return self._thread.problem
 
     @property
@@ -308,7 +308,7 @@ class LogCalls(PastCalls):
         return (call.call_id or f"turn-{call.turn}") if is_own else str(row[0])
 
     def _read(self, rows: Iterable[PlacedRow]) -> Iterator[AuditEnvelope | None]:
-        """The calls of rows; None where one is no longer in the log."""
+        """The calls of rows; None if one is no longer in the log."""
         for call in tail_of(self._log).calls(rows):
             if call is None or self.masked_for is None:
                 yield call

@@ -15,7 +15,7 @@ from anaphora.audit.envelope import AuditEnvelope
 from anaphora.values import Ttl
 
 
-class CallTotals(msgspec.Struct, kw_only=True):
+class CallTotals(msgspec.Struct):
     """The sums of some calls. Amounts are nano-dollars; calls whose cost is unknown are counted
     apart, and not as 0."""
 
@@ -41,26 +41,6 @@ class CallTotals(msgspec.Struct, kw_only=True):
     unreported: int = 0
     """Input tokens of bills that do not say what was read: they are in no share."""
 
-    def add(self, call: AuditEnvelope) -> None:
-        usage = call.usage
-        self.calls += call.repeats
-        self.failed += call.repeats if call.outcome != "ok" else 0
-        self.input += usage.input
-        self.read += usage.read or 0
-        self.unreported += usage.input if usage.read is None else 0
-        self.written += usage.written_total
-        self.output += usage.output or 0
-        if call.cost_nano_usd is not None:
-            self.cost_nano_usd += call.cost_nano_usd
-        elif not call.unbilled_nano_usd and (call.outcome == "ok" or usage.output is not None):
-            self.unpriced += 1
-        self.cost_nano_usd += call.unbilled_nano_usd
-        self.unbilled_nano_usd += call.unbilled_nano_usd
-        self.saved_nano_usd += call.saved_nano_usd or 0
-        self.breaks += call.broke
-        self.lost += call.lost
-        self.lost_nano_usd += call.lost_nano_usd or 0
-
     def add_sums(self, other: CallTotals) -> None:
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -73,6 +53,30 @@ class CallTotals(msgspec.Struct, kw_only=True):
     def reported(self) -> int:
         """Input tokens of bills that say what was read."""
         return self.input - self.unreported
+
+
+def figures_of(call: AuditEnvelope) -> tuple[int, ...]:
+    """What one call adds, in the order of `CallTotals`."""
+    usage, cost, unbilled = call.usage, call.cost_nano_usd, call.unbilled_nano_usd
+    read, output, failed = usage.read, usage.output, call.outcome != "ok"
+    written = usage.written_total
+    tokens = (usage.uncached or 0) + (read or 0) + written
+    return (
+        call.repeats,
+        call.repeats if failed else 0,
+        tokens,
+        read or 0,
+        written,
+        output or 0,
+        (cost or 0) + unbilled,
+        int(cost is None and not unbilled and not (failed and output is None)),
+        call.saved_nano_usd or 0,
+        int(call.broke),
+        call.lost,
+        call.lost_nano_usd or 0,
+        unbilled,
+        tokens if read is None else 0,
+    )
 
 
 class BlockSums(msgspec.Struct, kw_only=True):
@@ -145,7 +149,7 @@ def block_shares(call: AuditEnvelope) -> list[int]:
 
 
 def _prompt_nano_usd(call: AuditEnvelope) -> int | None:
-    """The cost of a call without its output; None where it is unknown."""
+    """The cost of a call without its output; None if it is unknown."""
     if call.cost_nano_usd is None or call.output_nano_usd is None:
         return None
     return max(call.cost_nano_usd - call.output_nano_usd, 0)

@@ -59,9 +59,9 @@ class CostEstimate(msgspec.Struct, frozen=True):
 class ScenarioRow(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     cost: CostEstimate | None = None
-    """None where it is not known: see `unavailable`."""
+    """None if it is not known: see `unavailable`."""
     difference: CostEstimate | None = None
-    """To what was billed; negative where it is cheaper."""
+    """To what was billed; negative if it is cheaper."""
     read_share: float | None = None
     affected: int = 0
     """Calls for which the scenario changes something."""
@@ -76,7 +76,7 @@ class SimulationCheck(msgspec.Struct, frozen=True, kw_only=True):
     billed_nano_usd: int
     simulated_nano_usd: int
     error: float | None
-    """The differences call by call, as a share of the bill; None where nothing was billed."""
+    """The differences call by call, as a share of the bill; None if nothing was billed."""
     width: float
     """The share by which ranges are wider for it, to either side."""
 
@@ -86,7 +86,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that the amounts are of: with blocks, reported tokens and a known price."""
     left_out: dict[LeftOut, int]
     played: int
-    """Of `calls`, those that were played; fewer where the conversations are a sample."""
+    """Of `calls`, those that were played; fewer if the conversations are a sample."""
     groups: int
     """Conversations; calls whose conversation is not known count by their beginning."""
     played_groups: int
@@ -299,7 +299,7 @@ def _same_model(
 def _moved(
     scenario: Scenario, played: Sequence[PlayedCall], check: SimulationCheck
 ) -> tuple[list[float], float, float]:
-    """The same on another model, where nothing was billed."""
+    """The same on another model, if nothing was billed."""
     costs = [sum(share * cost for share, cost in call.outcomes) for call in played]
     if scenario.caching == "none":
         return costs, sum(costs), sum(costs)
@@ -348,7 +348,7 @@ def _notes(scenario: Scenario, base: Sequence[_Base], run: ScenarioRun) -> Itera
     if scenario.caching == "none":
         return
     if takes_markers(rules):
-        yield "markers stay where the model takes them as they were sent; others are placed"
+        yield "markers that the model takes stay as they were sent; others are placed"
     else:
         yield "that model caches by itself; markers are not carried over"
     if rules.missed is not None or rules.cut_short is not None:

@@ -2,11 +2,11 @@
 
 A row of an audit log holds the blocks of a prompt: their tokens, a digest, and whether a marker
 ends them. Tools and system blocks have a digest each. The history is one block between two markers,
-with the digest of all messages up to there. So a call is known to repeat an earlier one where
+with the digest of all messages up to there. So a call is known to repeat an earlier one if
 
 - one of its blocks has the digest of an earlier end,
 - or both are of one conversation, the later one has more messages, and no change was found,
-- or, where no conversation is known, both begin alike and the earlier one is as long as what the
+- or, if no conversation is known, both begin alike and the earlier one is as long as what the
   later one read.
 
 Lengths are those of the bills: a prompt ends at its billed input, and new blocks have their
@@ -131,7 +131,7 @@ class AuditedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     shared: int | None
     """The last position before the history, which other conversations may have too."""
     before: int | None
-    """The last position that the call before it has, too."""
+    """The last position that the earlier call has as well."""
     tail: int | None
     """The last position that the next call can repeat."""
     link: Link
@@ -262,9 +262,9 @@ class PromptReader:
         return "conversation" if sent.row.conversation else "counts", known
 
     def _continued(self, sent: _SentCall) -> _HistoryEnd | None:
-        """The call that this one continues: of the shorter ones of its conversation, or where that
+        """The call that this one continues: of the shorter ones of its conversation, or if that
         is not known, of those that begin alike, the one whose length is nearest to what was read;
-        where another length was read, the longest. Of an edited prompt, as much as was read."""
+        if another length was read, the longest. Of an edited prompt, as much as was read."""
         row, read = sent.row, sent.row.usage.read or 0
         ends = self._ends.get(_group(sent), ())
         shorter = [end for end in reversed(ends) if row.broke or end.chunks < sent.chunks]
@@ -356,7 +356,7 @@ def _group(sent: _SentCall) -> Hashable:
 
 
 def _cut(known: _HistoryEnd, shared: int, read: int) -> _HistoryEnd | None:
-    """The part of an edited prompt that was read, and so is the same; None where no message is."""
+    """The part of an edited prompt that was read, and so is the same; None if no message is."""
     tokens = known.positions.tokens
     count = bisect_right(tokens, read + 0.5, hi=known.count)
     return msgspec.structs.replace(known, count=count, whole=False) if count > shared else None

@@ -1,7 +1,7 @@
 """Play audited calls in another way: without caching, with another TTL, on another model.
 
     run = ScenarioRun(Scenario(title="…", ttl="1h"), prices)
-    played = run.play(call, model)      None where the price is not known
+    played = run.play(call, model)      None if the price is not known
 
 Calls are played in the order they were made. The replies, and so the later prompts, are taken to
 be the same.
@@ -59,7 +59,7 @@ class PlayedCall(NamedTuple):
     """What a call costs in a scenario, in dollars."""
 
     cost: float
-    """Where nothing is missed at random."""
+    """Without random misses."""
     outcomes: Distribution
     """The costs that it may have, with their shares."""
     read: float
@@ -69,12 +69,12 @@ class PlayedCall(NamedTuple):
     """The scenario changes something for this call."""
     least: float
     greatest: float
-    """The costs if all of its input were read, and if none of it were; both are `cost` where it is
+    """The costs if all of its input were read, and if none of it were; both are `cost` if it is
     known what was sent before."""
 
 
 def model_of(row: AuditEnvelope) -> ProviderModel | None:
-    """The model of a call, in the words of the catalog; None where its provider is not known."""
+    """The model of a call, in the words of the catalog; None if its provider is not known."""
     wire = row.wire.rpartition("/")[2] or None
     for name in (row.system, row.provider):
         provider = catalog.provider_named(name) if name else None
@@ -116,7 +116,7 @@ class ScenarioRun:
         return ratio
 
     def play(self, call: AuditedCall, own: ProviderModel) -> PlayedCall | None:
-        """None where the price is not known."""
+        """None if the price is not known."""
         model = self.scenario.model or own
         ratio = self.ratio(own).expected
         price = self._prices.price(model.provider, model.model, call.row.at, model.wire)

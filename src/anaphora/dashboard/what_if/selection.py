@@ -1,4 +1,4 @@
-"""Which calls of a log can be played, and which of them are where there are too many."""
+"""Which calls of a log can be played, and a sample of them if there are too many."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BilledCall(NamedTuple):
 
     @property
     def group(self) -> Hashable:
-        """Its conversation; where that is not known, how it begins."""
+        """Its conversation; if that is not known, how it begins."""
         row = self.row
         if row.conversation:
             return row.conversation
@@ -62,7 +62,7 @@ class SelectedCalls(msgspec.Struct, frozen=True, kw_only=True):
         return sum(call.cost for call in self.calls) / played if played else 1.0
 
     def without(self, rows: Sequence[AuditEnvelope]) -> SelectedCalls:
-        """The same where these cannot be played, for want of a price."""
+        """The same if these cannot be played, for want of a price."""
         missing = set(map(id, rows))
         left_out = {**self.left_out, "no_price": self.left_out.get("no_price", 0) + len(missing)}
         return msgspec.structs.replace(

@@ -20,11 +20,11 @@ def sentences(result: WhatIf) -> Iterator[str]:
     )
     if check.error is not None:
         yield (
-            f"Simulated as they were sent, they cost {usd(check.simulated_nano_usd)} where"
-            f" {usd(check.billed_nano_usd)} was billed; call by call the difference is"
+            f"Simulated as they were sent, they cost {usd(check.simulated_nano_usd)};"
+            f" {usd(check.billed_nano_usd)} was billed. Call by call the difference is"
             f" {percent(check.error)} of the bill. With the share of one call, or 1%, a simulated"
-            f" cost is stated to ±{percent(check.width)}; wider where lengths or misses are not"
-            " certain."
+            f" cost is stated to ±{percent(check.width)}, and wider if lengths or misses are"
+            " uncertain."
         )
     if result.sampled:
         groups = f"{count(result.played_groups)} of {counted(result.groups, 'conversation')}"
@@ -50,7 +50,7 @@ def sentences(result: WhatIf) -> Iterator[str]:
 
 
 def left_out_sentence(result: WhatIf) -> str:
-    """Calls that are in no amount, and why; empty where there are none."""
+    """Calls that are in no amount, and why; empty if there are none."""
     reasons = [
         f"{count(number)} that {LEFT_OUT_TEXTS[reason]}"
         for reason, number in sorted(result.left_out.items(), key=lambda item: -item[1])
@@ -59,7 +59,7 @@ def left_out_sentence(result: WhatIf) -> str:
 
 
 def range_text(cost: CostEstimate | None) -> str:
-    """`$1.20 to $1.31`; one amount where it is certain."""
+    """`$1.20 to $1.31`; one amount if it is certain."""
     if cost is None:
         return usd(None)
     if cost.low == cost.high:

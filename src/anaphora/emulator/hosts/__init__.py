@@ -2,8 +2,8 @@
 
 Each wire's own provider answers at its own paths: `/v1/messages`, `/v1/chat/completions`,
 `/v1/responses`, `/v1beta/models/…`, `/api/chat`. Every provider answers below its name, so that
-`http://…/deepseek` stands for `https://api.deepseek.com`. Azure's older paths are answered
-without its name, too.
+`http://…/deepseek` stands for `https://api.deepseek.com`. Azure's older paths are also answered
+without its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .anthropic import AnthropicHost
 from .gemini import GeminiHost
 from .host import EmulatorRoute, Host
 from .ollama import OllamaHost
-from .openai import OpenAIChatHost, OpenAIResponsesHost
+from .openai import OpenAIChatHost
+from .openai_responses import OpenAIResponsesHost
 
 HOSTS: dict[str, type[Host]] = {
     host.wire: host
@@ -60,7 +61,7 @@ class HostRoutes:
         self._find = functools.lru_cache(maxsize=_ROUTES)(self._route)
 
     def find(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
-        """The route of a request; None where no host answers."""
+        """The route of a request; None if no host answers."""
         return self._find(method, path, "x-goog-api-key" in headers, "anthropic-version" in headers)
 
     def codec(self, path: str, headers: Mapping[str, str]) -> Wire:

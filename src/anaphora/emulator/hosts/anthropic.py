@@ -19,7 +19,6 @@ from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, 
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.errors import RequestRejected
 from anaphora.prompt import Reasoning
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.values import Part, Reply, Thinking
@@ -153,8 +152,8 @@ class AnthropicHost(Host):
         return fields
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
-        """Adds the ping, the diagnostics to the event that begins the message, and what was dropped
-        to the one that ends it."""
+        """Adds the ping, the diagnostics to the event that begins the message, and the dropped
+        blocks to the one that ends it."""
         first, *_, last = response.chunks
         extras = msgspec.json.decode((reply.extras or {}).get(self.wire, "{}"))
         if "input_transformations" in extras:
@@ -222,7 +221,7 @@ class AnthropicFiles(FilesAndBatches):
 
     def file_content(self, file: StoredFile) -> EmulatorResponse:
         reason = "only files that a tool generated can be downloaded"
-        raise RequestRejected(reason, status=400, code="file_not_downloadable")
+        raise rejected(reason, code="file_not_downloadable")
 
     def new_batch(self, request: RoutedRequest) -> Batch:
         requests = _batched(request)
@@ -256,7 +255,7 @@ class AnthropicFiles(FilesAndBatches):
     def batch_results(self, batch: Batch) -> EmulatorResponse:
         """One line for each request, whether it ran or not."""
         if batch.ended is None:
-            raise RequestRejected("the batch has not ended: it has no results yet", status=400)
+            raise rejected("the batch has not ended: it has no results yet")
         lines = []
         for result in batch.results:
             body: dict[str, Any] = msgspec.json.decode(result.body)
@@ -284,10 +283,9 @@ def _batched(request: RoutedRequest) -> tuple[BatchedRequest, ...]:
     try:
         listed = msgspec.json.decode(request.fields.get("requests", NULL), type=list[_BatchItem])
     except DECODE_ERRORS as problem:
-        raise RequestRejected(f"requests: {problem}", status=400) from None
+        raise rejected(f"requests: {problem}") from None
     if not listed or len({item.custom_id for item in listed}) < len(listed):
-        reason = "requests: must not be empty, and every custom_id must be unique"
-        raise RequestRejected(reason, status=400)
+        raise rejected("requests: must not be empty, and every custom_id must be unique")
     path = request.path.partition("/batches")[0]
     return tuple(BatchedRequest(item.custom_id, path, bytes(item.params)) for item in listed)
 
@@ -320,7 +318,7 @@ def _digests(prompt: Rendered) -> Iterator[tuple[Chunk, str, str]]:
 
 
 def _without_glue(data: bytes) -> bytes:
-    """A block without what stands between it and the one before, which may have been thinking."""
+    """A block without the bytes between it and the one before, which may have been thinking."""
     if data[:1] == b"{" or data[:2] == b",{":
         return data.lstrip(b",")
     return data[data.index(b"[", data.index(b'"content":') if b'"role":' in data else 0) + 1 :]
@@ -332,7 +330,7 @@ def _text(digest: bytes) -> str:
 
 def _unbound(prompt: Rendered) -> dict[str, bool]:
     """The signatures of thinking that no prompt before it in this request belongs to, and whether
-    the system prompt is another. Signatures of other origin are taken as they are."""
+    the system prompt is another. Signatures of other origin are accepted."""
     found: dict[str, bool] = {}
     seen: set[str] = set()
     for chunk, whole, system in _digests(prompt):
@@ -348,7 +346,7 @@ def _unbound(prompt: Rendered) -> dict[str, bool]:
 
 
 def _drop_blocks(messages: Any, signatures: Collection[str]) -> list[str]:
-    """Removes the thinking with these signatures from the messages; where it was."""
+    """Removes the thinking with these signatures from the messages, and returns its paths."""
     paths: list[str] = []
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None

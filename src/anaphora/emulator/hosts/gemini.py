@@ -23,8 +23,9 @@ from anaphora.emulator.exchange import (
 from anaphora.emulator.journal import Billing, ModelFacts
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, join_seed
+from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.gemini import CHECKS
-from anaphora.errors import Forbidden, RequestRejected, Upstream
+from anaphora.errors import Forbidden, Upstream
 from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle
 from anaphora.tokens import Counts, for_model
@@ -32,7 +33,7 @@ from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
 from anaphora.wire.gemini.types import camel
 
-from .gemini_files import GeminiFiles
+from .files import GeminiFiles
 from .host import (
     CompleteBody,
     EmulatorRoute,
@@ -205,7 +206,7 @@ class GeminiHost(Host):
         if request.method == "PATCH":
             expires = _expiry(request.fields, now)
             if expires is None:
-                raise RequestRejected("only ttl and expireTime can be changed", status=400)
+                raise rejected("only ttl and expireTime can be changed")
             content.expires = expires
             content.resource |= {"updateTime": _date(now), "expireTime": _date(expires)}
             simulator.extend(content.name, at=now, seconds=expires - now)
@@ -215,7 +216,7 @@ class GeminiHost(Host):
         now, route = request.now, request.route
         own = {camel(name): bytes(raw) for name, raw in request.fields.items()}
         if "model" not in own:
-            raise RequestRejected("model is required", status=400, param="model")
+            raise rejected("model is required", param="model")
         model = str(request.value("model")).rpartition("/")[2]
         fields = {name: own[name] for name in _CACHED_FIELDS if name in own}
         expires = _expiry(request.fields, now) or now + _DEFAULT_TTL
@@ -223,7 +224,7 @@ class GeminiHost(Host):
         rendered = route.codec.split(_body(fields, [_PLACEHOLDER], {}), (), path)
         facts, chunks = self.billing.facts(route.provider, self.wire, model), len(rendered) - 1
         if not chunks:
-            raise RequestRejected("the content to cache is empty", status=400, param="contents")
+            raise rejected("the content to cache is empty", param="contents")
         tokens = Counts(for_model(rendered, facts.profile)).tokens(chunks)
         parent = route.path.partition("/cachedContents")[0].strip("/").partition("/")[2]
         resource: dict[str, Any] = {
@@ -266,7 +267,7 @@ class GeminiHost(Host):
 
 
 class CachedContentResource(msgspec.Struct, eq=False):
-    """What a `cachedContents` resource holds; `resource` is how the API shows it."""
+    """A stored `cachedContents` resource; `resource` is its form in the API."""
 
     resource: dict[str, Any]
     model: str
@@ -281,14 +282,13 @@ class CachedContentResource(msgspec.Struct, eq=False):
 
 
 def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:
-    """The end of a lifetime; None where the request names none."""
+    """The end of a lifetime; None if the request names none."""
     own = {camel(name): raw for name, raw in body.items()}
     if "ttl" in own:
         ttl = decode_value(own["ttl"], "ttl")
         match = _SECONDS.match(ttl) if isinstance(ttl, str) else None
         if match is None or not 0 < float(match[1]) <= _LONGEST_TTL:
-            reason = "ttl must be a number of seconds such as 300s"
-            raise RequestRejected(reason, status=400, param="ttl")
+            raise rejected("ttl must be a number of seconds such as 300s", param="ttl")
         return now + float(match[1])
     if "expireTime" not in own:
         return None
@@ -297,9 +297,9 @@ def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:
         expires = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, TypeError, OverflowError):
         reason = "expireTime must be a date such as 2026-11-14T09:30:00Z"
-        raise RequestRejected(reason, status=400, param="expireTime") from None
+        raise rejected(reason, param="expireTime") from None
     if expires <= now:
-        raise RequestRejected("expireTime is in the past", status=400, param="expireTime")
+        raise rejected("expireTime is in the past", param="expireTime")
     return expires
 
 
@@ -318,7 +318,7 @@ def _elements(raw: bytes) -> list[bytes]:
             return [raw]
         return list(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
     except msgspec.DecodeError as problem:
-        raise RequestRejected(str(problem), status=400, param="contents") from None
+        raise rejected(str(problem), param="contents") from None
 
 
 def _id(name: str) -> str:

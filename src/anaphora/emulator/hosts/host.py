@@ -1,7 +1,7 @@
 """The behaviour of a provider's host that depends on its wire.
 
 `Host` has the defaults; the other modules of this package override them, one for each wire. An
-engine makes its own hosts, which hold what the provider would store.
+engine makes its own hosts, which hold the objects that the provider would store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Operation: TypeAlias = Literal[
     "stored", "stored_items", "stored_cancel", "compact", "websocket", "model_delete",
     "caches", "cache", "upload", "show", "version", "loaded", "embed", "complete",
 ]  # fmt: skip
-"""What a route does. Those after the first four belong to one wire: see `Host.handle`."""
+"""The purpose of a route. Those after the first four belong to one wire: see `Host.handle`."""
 
 Thought: TypeAlias = tuple[Thinking | None, int]
 """The reasoning that is shown, and the tokens of reasoning that is not."""
@@ -75,9 +75,14 @@ class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
     def workspace(self) -> str:
         return self.entry.workspace
 
+    def with_body(self, body: bytes) -> RoutedRequest:
+        """A copy with another body, without cached fields of the old one."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return RoutedRequest(**fields | {"body": body})
+
 
 class CompleteBody(msgspec.Struct, frozen=True):
-    """A request's body, completed by what the provider stores for it."""
+    """A request's body, completed with the content that the provider stores for it."""
 
     body: bytes
     items: tuple[bytes, ...] = ()
@@ -89,7 +94,7 @@ class CompleteBody(msgspec.Struct, frozen=True):
 
 
 class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fields of a reply beside its message depend on."""
+    """Input of `Host.extra_fields`."""
 
     request: RoutedRequest
     call: Call
@@ -118,11 +123,11 @@ class Host:
     prewarm_stop: ClassVar[StopReason] = "end"
     refusal_stop: ClassVar[StopReason] = "refusal"
     choices_field: ClassVar[str | None] = None
-    """The list of replies, where a request may ask for several."""
+    """The list of replies, if a request may ask for several."""
     reports_writes: ClassVar[bool] = False
-    """Cache writes are reported even where nothing is marked."""
+    """Cache writes are reported even if nothing is marked."""
     reports_reasoning: ClassVar[bool] = False
-    """Reasoning is counted even where there is none."""
+    """Reasoning is counted even if there is none."""
     key_error_code: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     spend_cap_code: ClassVar[str | None] = None
@@ -191,7 +196,7 @@ class Host:
         raise NotImplementedError
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        """Stores a reply, where the provider does so."""
+        """Stores a reply, at providers that do so."""
 
     def rewrite(self, request: RoutedRequest) -> RoutedRequest:
         """A request of another endpoint that generates, as a request of the wire."""
@@ -203,7 +208,7 @@ class Host:
         """Changes the response to a request of another endpoint in place."""
 
     def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
-        """What is sent instead of a reply that is still to come."""
+        """The body that is sent before a background reply is complete; None for other replies."""
         return None
 
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +220,7 @@ class Host:
         return self.thinking(wanted, profile, random)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
-        """The reasoning of a reply, where it is not disabled."""
+        """The reasoning of a reply, unless it is disabled."""
         if wanted is None:
             return None, 0
         return Thinking(thinking_text(random), provider=self.wire), 0
@@ -226,25 +231,25 @@ class Host:
     def sign_calls(
         self, parts: tuple[Part, ...], profile: Profile, seed: bytes
     ) -> tuple[Part, ...]:
-        """The parts of a reply, their tool calls signed where the provider wants that back."""
+        """The parts of a reply, with signed tool calls if the provider requires them back."""
         return parts
 
     def bind_thinking(
         self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered
     ) -> tuple[Part, ...]:
-        """The parts of a reply, their thinking bound to the prompt where the provider does that."""
+        """The parts of a reply, with thinking bound to the prompt if the provider does so."""
         return parts
 
     def unbound_thinking(
         self, request: RoutedRequest, profile: Profile, prompt: Rendered
     ) -> tuple[bytes, tuple[str, ...]] | None:
-        """The body without thinking that is bound to another prompt, and the paths of what was
-        dropped; None where there is none. Raises where the provider rejects it."""
+        """The body without thinking that is bound to another prompt, and the paths of the dropped
+        blocks; None without such blocks. Raises if the provider rejects it."""
         return None
 
     def without_earlier_thinking(self, complete: CompleteBody, profile: Profile) -> bytes | None:
-        """The body as the model gets it, without the thinking of earlier turns; None where that is
-        all of it."""
+        """The body without the thinking of earlier turns, as the model gets it; None if
+        unchanged."""
         return None
 
     def usage(
@@ -256,7 +261,7 @@ class Host:
         return Usage(
             uncached=outcome.uncached,
             read=outcome.read,
-            # Where nothing can be marked, writes are not reported.
+            # Providers without markers report no writes.
             written=outcome.written if self.reports_writes or facts.rules.slots.value else None,
             output=sum(output for output, _ in counts),
             reasoning=reasoning if reasoning or shown or self.reports_reasoning else None,
@@ -327,7 +332,7 @@ def changed_param(
 
 
 def cached_tokens(usage: Usage | None) -> int:
-    """What a call left in the cache, by its bill."""
+    """Tokens in the cache after a call, by its bill."""
     return 0 if usage is None else (usage.read or 0) + (usage.written_total or 0)
 
 

@@ -1,4 +1,4 @@
-"""Ollama's own API, and what it rejects."""
+"""Ollama's own API, and its checks of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anaphora.emulator.journal import Billing, ModelFacts
 from anaphora.emulator.replies import GeneratedReply, count_text
 from anaphora.emulator.replies.text import IdGenerator
 from anaphora.emulator.strict import CheckedRequest, WireChecks, objects, rejected, too_long
-from anaphora.errors import RequestRejected, Upstream
+from anaphora.errors import Upstream
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.ollama.reply import timestamp
 
@@ -35,21 +35,21 @@ _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/version"): "version",
 }
 _VERSION = dumps({"version": "0.0.0-emulator"})
-#: What Ollama calls the capabilities of the catalog. A model of which no source lists any has all:
+#: Ollama's names of the catalog's capabilities. A model without listed capabilities has all:
 #: the emulator takes tools, images and `think` with every model.
 _CAPABILITIES: dict[Capability, str] = {
     "tools": "tools",
     "images": "vision",
     "reasoning": "thinking",
 }
-#: Fields of a completion that a chat has, too.
+#: Fields that completions and chats share.
 _SAME_FIELDS = ("model", "stream", "format", "options", "think", "keep_alive", "truncate")
 #: Models that are loaded at a time, how long they stay, and how many inputs an embedding takes.
 _MAX_LOADED, _KEEP_SECONDS, _MAX_INPUTS = 64, 300.0, 2048
 _DIMENSIONS, _MAX_DIMENSIONS = 768, 4096
 
 
-# ── What Ollama rejects: little ──────────────────────────────────────────────────────────────────
+# ── Checks ───────────────────────────────────────────────────────────────────────────────────────
 
 # Its server decodes JSON into Go structs, which ignores unknown fields and rejects values of
 # another type. An error is a text; `param` is for the journal.
@@ -118,7 +118,7 @@ def _illegal_byte(encoded: str) -> int | None:
 
 def _overflow(request: CheckedRequest) -> None:
     """Only with `truncate: false`; otherwise the server shortens the prompt: ollama/ollama#17944.
-    The window is `num_ctx` where the request has one."""
+    The window is `num_ctx` of the request, if given."""
     if request.body.get("truncate") is False:
         window = nested(request.body, "options", "num_ctx")
         too_long(request, limit=window if isinstance(window, int) and window > 0 else None)
@@ -161,7 +161,7 @@ class OllamaHost(Host):
             return self._list_loaded(request)
         model = request.value("model", request.value("name"))
         if not isinstance(model, str) or not model:
-            raise RequestRejected("model is required", status=400, param="model")
+            raise rejected("model is required", param="model")
         profile = self.billing.facts(request.route.provider, self.wire, model).profile
         if request.route.operation == "embed":
             self._load(model, request.now)
@@ -185,9 +185,7 @@ class OllamaHost(Host):
         if request.value("prompt"):
             message = {"role": "user", "content": given["prompt"]}
             messages.append(message | ({"images": given["images"]} if "images" in given else {}))
-        body = msgspec.json.encode({**fields, "messages": messages})
-        changed = {name: getattr(request, name) for name in request.__struct_fields__}
-        return RoutedRequest(**{**changed, "body": body})
+        return request.with_body(msgspec.json.encode({**fields, "messages": messages}))
 
     def finish(
         self, request: RoutedRequest, _: tuple[bytes, ...], response: EmulatorResponse
@@ -268,12 +266,10 @@ def _embeddings(request: RoutedRequest, profile: Profile) -> bytes:
     given = request.value("prompt" if older else "input", "")
     texts = given if isinstance(given, list) else [given]
     if not all(isinstance(text, str) for text in texts) or len(texts) > _MAX_INPUTS:
-        reason = f"input must be a text, or a list of at most {_MAX_INPUTS:,}"
-        raise RequestRejected(reason, status=400, param="input")
+        raise rejected(f"input must be a text, or a list of at most {_MAX_INPUTS:,}", param="input")
     size = request.value("dimensions") or _DIMENSIONS
     if not isinstance(size, int) or not 0 < size <= _MAX_DIMENSIONS:
-        reason = f"dimensions must be between 1 and {_MAX_DIMENSIONS}"
-        raise RequestRejected(reason, status=400, param="dimensions")
+        raise rejected(f"dimensions must be between 1 and {_MAX_DIMENSIONS}", param="dimensions")
     vectors = [_vector(text, size) for text in texts]
     if older:
         return dumps({"embedding": vectors[0]})

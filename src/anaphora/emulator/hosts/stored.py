@@ -1,5 +1,5 @@
-"""What a provider stores for its clients, in memory: files, batches of requests that run later at
-half the price, and replies. Each host has its own."""
+"""Objects that a provider stores for its clients, in memory: files, batches of requests that run
+later at half the price, and replies. Each host has its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 from anaphora.emulator.exchange import NULL, EmulatorRequest, EmulatorResponse, whole_number
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.replies.text import IdGenerator
-from anaphora.errors import NotFound, RequestRejected, TooLarge
+from anaphora.emulator.strict import rejected
+from anaphora.errors import NotFound, TooLarge
 
 from .host import Operation, RoutedRequest
 
@@ -99,7 +100,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     media_type: str
     purpose: str
-    """OpenAI: what it is for."""
+    """OpenAI: the field `purpose`."""
     data: bytes
     created: float
 
@@ -118,7 +119,7 @@ def uploaded_file(request: EmulatorRequest, file_id: str) -> StoredFile:
         else:
             fields[name] = data
     if upload is None:
-        raise RequestRejected("the form has no file", status=400, param="file")
+        raise rejected("the form has no file", param="file")
     filename, media_type, data = upload
     return StoredFile(
         id=file_id,
@@ -135,8 +136,7 @@ def _form_parts(request: EmulatorRequest) -> Iterator[tuple[dict[str, str], byte
     kind = request.headers.get("content-type", "")
     match = _BOUNDARY.search(kind)
     if not kind.lower().startswith("multipart/form-data") or match is None:
-        reason = "the body must be multipart/form-data with a boundary"
-        raise RequestRejected(reason, status=400)
+        raise rejected("the body must be multipart/form-data with a boundary")
     for part in (b"\r\n" + request.body).split(b"\r\n--" + match[1].encode("latin-1"))[1:]:
         head, separator, data = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
         if not separator:
@@ -146,7 +146,7 @@ def _form_parts(request: EmulatorRequest) -> Iterator[tuple[dict[str, str], byte
 
 
 class PageSizes(msgspec.Struct, frozen=True):
-    """How many objects of a list a request may ask for, and what it is told otherwise."""
+    """Limits of `limit` in list requests, and the errors for other values."""
 
     default: int
     most: int
@@ -162,7 +162,7 @@ class PageSizes(msgspec.Struct, frozen=True):
         large = number > self.most
         reason = (self.too_large if large else self.too_small).format(number, self.most)
         code = None if self.codes is None else self.codes[large]
-        raise RequestRejected(reason, status=400, code=code, param="limit")
+        raise rejected(reason, code=code, param="limit")
 
 
 def anthropic_pages() -> PageSizes:
@@ -199,6 +199,17 @@ def page_of(
         "last_id": page[-1] if page else None,
         "has_more": start > 0 if before in ids else stop < end,
     }
+
+
+OPENAI_PAGES = openai_pages()
+
+
+def openai_page(query: Mapping[str, str], items: list[dict[str, Any]], order: str = "asc") -> bytes:
+    """A page of a list in order of time; `order` is the default of the query's."""
+    if query.get("order", order) == "desc":
+        items = items[::-1]
+    page, ends = page_of(items, [item["id"] for item in items], query, OPENAI_PAGES)
+    return msgspec.json.encode({"object": "list", "data": page, **ends})
 
 
 class BatchedRequest(msgspec.Struct, frozen=True):
@@ -318,7 +329,7 @@ class FilesAndBatches:
             return self.batch_results(batch)
         if request.method == "DELETE":
             if batch.ended is None:
-                raise RequestRejected("a batch in progress cannot be deleted", status=400)
+                raise rejected("a batch in progress cannot be deleted")
             self._batches.delete(workspace, name)
             return {"id": name, "type": "message_batch_deleted"}
         if request.route.operation == "batch_cancel" and batch.ended is None:
@@ -326,7 +337,7 @@ class FilesAndBatches:
         return self.batch_fields(batch, request)
 
     def _advance(self, request: RoutedRequest, batch: Batch) -> None:
-        """Runs what is due. A batch that is canceled ends when it is looked at again."""
+        """Runs due requests. A canceled batch ends at the next request about it."""
         if batch.ended is not None or request.now < batch.created + request.host.background:
             return
         if batch.canceled is None:

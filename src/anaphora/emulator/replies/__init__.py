@@ -1,6 +1,6 @@
 """Replies before any provider's format: generated here, or scripted (`script`).
 
-A generated reply is a tool call where tools are offered, JSON where a schema is given, otherwise a
+A generated reply is a tool call if tools are offered, JSON if a schema is given, and otherwise a
 few sentences. The same request and seed give the same reply.
 """
 
@@ -75,7 +75,7 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
                     shown = _first_bytes(part.text, kept)
                     parts.append(msgspec.structs.replace(part, text=shown, signature=signature))
                     if left <= 0:
-                        hidden = max(0, hidden - 1)  # an empty part has a token, too
+                        hidden = max(0, hidden - 1)  # an empty part also has a token
                 return self._cut(parts, hidden, "length")
             left -= size
             parts.append(part)
@@ -135,7 +135,7 @@ def generate_text(call: Call, schemas: SchemaGenerator, random: SeededRandom, se
 
 
 def _wants_json(call: Call) -> bool:
-    """Whether JSON is asked for with fields that have no parameter: some hosts take a schema beside
+    """Whether fields without a parameter request JSON: some hosts take a schema beside
     `json_object`."""
     for text in (call.extras or {}).values():
         extras = decode_value(text.encode(), "the body")
@@ -153,7 +153,7 @@ def generate_tool_calls(
 ) -> list[ToolCall]:
     """The tools to call: the forced one, those that the last turn names, or any one of them.
 
-    None are called where the last turn holds tool results, whatever text follows them.
+    None are called if the last turn holds tool results, whatever text follows them.
     """
     tools = [tool for tool in call.tools if isinstance(tool, Tool)]
     choice = call.params.tool_choice

@@ -7,12 +7,13 @@ satisfy is an error, never an invalid reply.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
 import msgspec
+
+from anaphora.bounded import BoundedMap
 
 from .schema_parts import PartCount, StepLimit, UnsatisfiableSchema, resolve
 from .text import SeededRandom, join_seed, sentences, word
@@ -347,7 +348,7 @@ class SchemaGenerator:
     """Generates values; the schemas it was given last stay compiled."""
 
     def __init__(self) -> None:
-        self._compiled: OrderedDict[str, _CompiledSchema] = OrderedDict()
+        self._compiled = BoundedMap[str, _CompiledSchema](_COMPILED)
         self._work = StepLimit()
 
     def begin_request(self) -> None:
@@ -367,10 +368,7 @@ class SchemaGenerator:
         raise UnsatisfiableSchema("no generated value is valid")
 
     def _compile(self, schema: str) -> _CompiledSchema:
-        compiled = self._compiled.get(schema)
+        compiled = self._compiled.use(schema)
         if compiled is None:
             compiled = self._compiled[schema] = _compile(schema)
-            if len(self._compiled) > _COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(schema)
         return compiled

@@ -240,7 +240,7 @@ class ScriptPlayer:
         self._counts = [0] * len(script.rules)
 
     def next(self, request: ScriptInput) -> GeneratedReply | None:
-        """The reply of the first rule that matches; None where none does."""
+        """The reply of the first rule that matches; None if none does."""
         for index, rule in enumerate(self._rules):
             if not rule.match.matches(request):
                 continue

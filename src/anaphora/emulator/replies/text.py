@@ -19,7 +19,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import reply_events
+from anaphora.wire.replies import reply_events
 
 T = TypeVar("T")
 

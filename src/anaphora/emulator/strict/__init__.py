@@ -8,7 +8,6 @@ are held to what the catalog knows of their models, and to nothing else.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -22,7 +21,8 @@ from anaphora.emulator.exchange import EmulatorRequest, nested
 from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
-from anaphora.wire.walking import VALUES, BlockType, Walk, WalkedBlock, request_table
+from anaphora.wire.tables import BlockType, request_table
+from anaphora.wire.walking import VALUES, Walk, WalkedBlock
 
 Object: TypeAlias = dict[str, Any]
 SAMPLING = ("temperature", "top_p", "top_k")
@@ -47,7 +47,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def walk(self) -> Walk:
         """Reads the blocks of its messages."""
-        return _walk(self.facts.wire)
+        return _WALKS[self.facts.wire]
 
     def blocks(self, index: int, message: Object) -> list[WalkedBlock]:
         """The blocks in a message that are objects."""
@@ -56,9 +56,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return [block for block in inner if isinstance(block.raw, dict)]
 
 
-@functools.cache
-def _walk(wire: str) -> Walk:
-    return Walk(request_table(wire), VALUES)
+_WALKS = {name: Walk(request_table(name), VALUES) for name in wires.WIRES}
 
 
 Check: TypeAlias = Callable[[CheckedRequest], None]
@@ -146,15 +144,18 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+FieldRow: TypeAlias = tuple[Any, frozenset[str] | None, str]
+"""An object, its known fields, and its path."""
+
+
 def check_fields(
-    rows: Iterable[tuple[Any, frozenset[str] | None, str]],
+    rows: Iterable[FieldRow],
     error: Callable[[str, str], Upstream],
     spelling: Callable[[str], str] = str,
 ) -> None:
     """Raises `error(path, field)` for the first field of an object that is not known.
 
-    A row is an object, its known fields, and its path. Values that are no objects, and objects
-    without a list of fields, are not checked.
+    Values that are no objects, and objects without a list of fields, are not checked.
     """
     for found, known, path in rows:
         if known is None or not isinstance(found, dict) or found.keys() <= known:

@@ -15,6 +15,7 @@ from anaphora.wire.anthropic.fields import TABLE
 from . import (
     SAMPLING,
     CheckedRequest,
+    FieldRow,
     Object,
     WireChecks,
     anthropic_media,
@@ -36,19 +37,11 @@ MESSAGE = TABLE.message_fields[""]
 BETA_MESSAGE = TABLE.message_fields["beta"]
 CUSTOM_TOOL = TABLE.tool
 BLOCKS = members_by_type(TABLE.blocks)
-BETA_BLOCKS = frozenset(kind for kind, row in TABLE.blocks.items() if row.beta)
 
 #: PROVIDERS.md, section 1: a body of at most 32 MB; the larger reading of it.
 MAX_BYTES = 32 * 1024 * 1024
 #: Sampling is no longer among the types, yet taken on version 2023-06-01 (PROVIDERS.md, section 0).
 _TOP = TOP | frozenset(SAMPLING)
-#: The fields of a request, by whether it only counts and whether it has betas.
-_TOPS = {
-    (False, False): _TOP,
-    (False, True): _TOP | BETA_TOP,
-    (True, False): COUNT,
-    (True, True): COUNT | BETA_COUNT,
-}
 _EXTRA = "Extra inputs are not permitted"
 _THINKING = frozenset(("thinking", "redacted_thinking"))
 
@@ -89,11 +82,10 @@ def _unknown_fields(request: CheckedRequest) -> None:
     check_fields(_known_fields(request), lambda path, field: _rejected_at(path + field, _EXTRA))
 
 
-def _known_fields(
-    request: CheckedRequest,
-) -> Iterator[tuple[Object, frozenset[str] | None, str]]:
+def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
     beta = _has_betas(request)
-    yield request.body, _TOPS[request.counts, beta], ""
+    top, more = (COUNT, BETA_COUNT) if request.counts else (_TOP, BETA_TOP)
+    yield request.body, top | more if beta else top, ""
     for index, tool in objects(request.body.get("tools")):
         if tool.get("type") in (None, "custom"):
             yield tool, CUSTOM_TOOL, f"tools.{index}.custom."
@@ -123,17 +115,16 @@ def _limits(request: CheckedRequest) -> None:
         raise _rejected_at("max_tokens", "Input should be greater than or equal to 0")
     most = request.profile.output_tokens
     if most is not None and most.verified and wanted > max(most.published):
-        model = text(request.body["model"])
         excess = f"{wanted} > {max(most.published)}, which is the maximum allowed number of output"
-        raise _rejected_at("max_tokens", f"{excess} tokens for {model}")
+        raise _rejected_at("max_tokens", f"{excess} tokens for {text(request.body['model'])}")
     if nested(request.body, "thinking", "type") != "enabled" or wanted == 0:
         return
+    path = "thinking.enabled.budget_tokens"
     budget = nested(request.body, "thinking", "budget_tokens")
     if not isinstance(budget, int):
-        raise _rejected_at("thinking.enabled.budget_tokens", "Field required")
+        raise _rejected_at(path, "Field required")
     if budget < 1024:
-        reason = "Input should be greater than or equal to 1024"
-        raise _rejected_at("thinking.enabled.budget_tokens", reason)
+        raise _rejected_at(path, "Input should be greater than or equal to 1024")
     if budget >= wanted and not _has_betas(request):  # interleaved thinking counts differently
         raise _rejected_at("", "`max_tokens` must be greater than `thinking.budget_tokens`")
 
@@ -162,8 +153,9 @@ def _features(request: CheckedRequest) -> None:
         if body.get(field) is not None and refuses("sampling"):
             raise _rejected_at(field, f"not supported on version {version} of the API")
     if forced and refuses("forced_tools"):
-        reason = "tool_choice any and tool are not supported on this model"
-        raise _rejected_at("tool_choice", reason)
+        raise _rejected_at(
+            "tool_choice", "tool_choice any and tool are not supported on this model"
+        )
     if thinking == "disabled" and refuses("disabled_thinking"):
         raise _rejected_at("thinking", "thinking cannot be disabled on this model")
     if thinking == "enabled" and refuses("budgeted_thinking"):
@@ -289,10 +281,9 @@ def _deferred_tools(request: CheckedRequest) -> None:
     deferred = [tool for tool in tools if tool.get("defer_loading") is True]
     for tool in deferred:
         if tool.get("cache_control") is not None:
-            name = text(tool.get("name"))
             reason = (
-                f"Tool '{name}' cannot have both defer_loading=true and cache_control set. Tools "
-                "with defer_loading cannot use prompt caching."
+                f"Tool '{text(tool.get('name'))}' cannot have both defer_loading=true and "
+                "cache_control set. Tools with defer_loading cannot use prompt caching."
             )
             raise _rejected_at("", reason)
     if tools and len(deferred) == len(tools):
@@ -307,10 +298,11 @@ def _slots(request: CheckedRequest) -> Iterator[tuple[str, Object, bool]]:
     """Blocks and tools that could carry a marker, in hash order: the path, the block, and whether
     it is inside another one, where the automatic marker has no slot."""
     walk = request.walk
-    for name in ("tools", "system"):
-        for block in walk.section(request.body.get(name), name):
-            if isinstance(block.raw, dict):
-                yield dotted(block.path), block.raw, False
+    body = request.body
+    sections = walk.tools(body.get("tools"), "tools"), walk.section(body.get("system"), "system")
+    for block in itertools.chain(*sections):
+        if isinstance(block.raw, dict):
+            yield dotted(block.path), block.raw, False
     for index, message in request.messages:
         for block in request.blocks(index, message):
             # Inner blocks are hashed before the block ends.

@@ -13,6 +13,7 @@ from anaphora.wire.gemini.types import camel
 
 from . import (
     CheckedRequest,
+    FieldRow,
     Object,
     WireChecks,
     check_fields,
@@ -58,7 +59,7 @@ def _unknown_names(request: CheckedRequest) -> None:
     check_fields(_known_fields(request), error, camel)
 
 
-def _known_fields(request: CheckedRequest) -> Iterator[tuple[Any, frozenset[str] | None, str]]:
+def _known_fields(request: CheckedRequest) -> Iterator[FieldRow]:
     yield request.body, TOP, ""
     yield _get(request.body, "generationConfig"), GENERATION_CONFIG, "generation_config"
     for index, content in request.messages:

@@ -1,19 +1,19 @@
-"""What OpenAI rejects on its two wires. An error names the parameter, and has a code."""
+"""What OpenAI rejects on Chat Completions, and on both of its wires. An error names the parameter,
+and has a code."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from anaphora import errors
-from anaphora.catalog.api_limits import output_limits
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 from anaphora.wire.openai_chat import fields as chat
-from anaphora.wire.openai_responses import fields as responses
 
 from . import (
     CheckedRequest,
+    FieldRow,
     Object,
     WireChecks,
     chat_media,
@@ -22,19 +22,13 @@ from . import (
     members_by_type,
     objects,
     rejected,
-    responses_media,
     text,
     too_long,
 )
-from .schemas import check_output, check_tools
 
 CHAT = chat.TABLE.names(beta=False)
 MESSAGES = chat.TABLE.message_fields
 PARTS = members_by_type(chat.TABLE.blocks)
-RESPONSES = responses.TABLE.names(beta=False) - responses.CODEX - {"logprobs"}
-INPUT_TOKENS = responses.TABLE.names(beta=False, counted=True) | {"personality"}
-ITEMS = members_by_type(responses.ITEMS)
-_ITEMS = {kind: fields | responses.CODEX_ITEM for kind, fields in ITEMS.items()}
 #: The most replies to one request: thisisartium/continuous-alignment-testing#25.
 _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
@@ -42,20 +36,18 @@ _CONTENT = ("content", "tool_calls", "function_call", "audio", "refusal")
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 _SYSTEM_ROLES = ("system", "developer")
 #: Providers that hold strict schemas to OpenAI's rules: OpenAI, and Azure (moeru-ai/xsai#202).
-_STRICT_SCHEMAS = ("openai", "azure")
-#: The fields that name what OpenAI keeps.
-_STORED = ("previous_response_id", "conversation", "prompt")
+STRICT_SCHEMAS = ("openai", "azure")
 
 
 # ── Both wires ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _missing(param: str) -> Upstream:
+def missing(param: str) -> Upstream:
     message = f"Missing required parameter: '{param}'."
     return rejected(message, param=param, code="missing_required_parameter")
 
 
-def _unknown(path: str, field: str) -> Upstream:
+def unknown_parameter(path: str, field: str) -> Upstream:
     """openai/codex#10834, bestruirui/octopus#31."""
     param = path + field
     return rejected(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
@@ -67,12 +59,12 @@ def _unsupported(param: str, more: str = "") -> Upstream:
     return rejected(message, param=param, code="unsupported_parameter")
 
 
-def _model(request: CheckedRequest) -> None:
+def model_required(request: CheckedRequest) -> None:
     if not request.body.get("model"):
         raise rejected("you must provide a model parameter")
 
 
-def _sampling(request: CheckedRequest) -> None:
+def sampling(request: CheckedRequest) -> None:
     """Models that take only the default (the catalog's refusals): QwenLM/qwen-code#921."""
     highest, given = request.profile.max_temperature, request.body.get("temperature")
     if highest is not None and isinstance(given, int | float) and given > highest.value:
@@ -91,14 +83,14 @@ def _sampling(request: CheckedRequest) -> None:
             raise rejected(message, param=field, code="unsupported_value")
 
 
-def _stream_options(request: CheckedRequest) -> None:
+def stream_options(request: CheckedRequest) -> None:
     """The SDK's docstring: only with `stream: true`."""
     if request.body.get("stream_options") is not None and request.body.get("stream") is not True:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise rejected(message, param="stream_options")
 
 
-def _tool_choice(request: CheckedRequest, without_tools: tuple[str | None, ...] = (None,)) -> None:
+def tool_choice(request: CheckedRequest, without_tools: tuple[str | None, ...] = (None,)) -> None:
     """A choice needs tools (writer/writer-framework#1013), but for `without_tools`; and a name one
     of them."""
     choice = request.body.get("tool_choice")
@@ -129,9 +121,9 @@ def _tool_names(tools: Any) -> set[str]:
 
 
 def _required(request: CheckedRequest) -> None:
-    _model(request)
+    model_required(request)
     if "messages" not in request.body:
-        raise _missing("messages")
+        raise missing("messages")
     if request.body["messages"] == []:
         reason = "Expected an array with minimum length 1, but got an empty array instead."
         message = f"Invalid 'messages': empty array. {reason}"
@@ -139,13 +131,13 @@ def _required(request: CheckedRequest) -> None:
 
 
 def _chat_fields(request: CheckedRequest) -> None:
-    rows: list[tuple[Object, frozenset[str] | None, str]] = [(request.body, CHAT, "")]
+    rows: list[FieldRow] = [(request.body, CHAT, "")]
     for index, message in request.messages:
         path = f"messages[{index}]."
         rows.append((message, MESSAGES.get(text(message.get("role"))), path))
         parts = request.blocks(index, message)
         rows += [(part.raw, part.row.members, f"{part.path}.") for part in parts]
-    check_fields(rows, _unknown)
+    check_fields(rows, unknown_parameter)
 
 
 def _roles(request: CheckedRequest) -> None:
@@ -153,7 +145,7 @@ def _roles(request: CheckedRequest) -> None:
     for index, message in request.messages:
         role, param = message.get("role"), f"messages[{index}].role"
         if role is None:
-            raise _missing(param)
+            raise missing(param)
         if text(role) not in MESSAGES:
             *others, last = (f"'{each}'" for each in MESSAGES)
             supported = f"Supported values are: {', '.join(others)}, and {last}."
@@ -228,7 +220,7 @@ def _replies(request: CheckedRequest) -> None:
     raise rejected(message, param="n", code=f"integer_{code}_value")
 
 
-def _names_json(request: CheckedRequest, *more: Any) -> bool:
+def names_json(request: CheckedRequest, *more: Any) -> bool:
     texts = list(more)
     for _, message in request.messages:
         texts += [message.get("content"), message.get("output")]
@@ -239,7 +231,7 @@ def _names_json(request: CheckedRequest, *more: Any) -> bool:
 def _response_format(request: CheckedRequest) -> None:
     """openai/openai-python#1632; databricks/databricks-ai-bridge#211; mem0ai/mem0#3559."""
     output = request.body.get("response_format")
-    if nested(output, "type") == "json_object" and not _names_json(request):
+    if nested(output, "type") == "json_object" and not names_json(request):
         raise rejected(
             "'messages' must contain the word 'json' in some form, to use 'response_format' of"
             " type 'json_object'.",
@@ -247,13 +239,13 @@ def _response_format(request: CheckedRequest) -> None:
         )
     if nested(output, "type") == "json_schema":
         if nested(output, "json_schema") is None:
-            raise _missing("response_format.json_schema")
+            raise missing("response_format.json_schema")
         if not nested(output, "json_schema", "name"):
-            raise _missing("response_format.json_schema.name")
+            raise missing("response_format.json_schema.name")
 
 
 def _chat_schemas(request: CheckedRequest) -> None:
-    if request.facts.provider not in _STRICT_SCHEMAS:
+    if request.facts.provider not in STRICT_SCHEMAS:
         return
     check_tools(request.body.get("tools"))
     output = nested(request.body, "response_format", "json_schema")
@@ -265,13 +257,13 @@ def _features(request: CheckedRequest) -> None:
     reject it too (decolua/9router#560)."""
     if request.body.get("max_tokens") is not None and request.profile.can("reasoning"):
         raise _unsupported("max_tokens", " Use 'max_completion_tokens' instead.")
-    _sampling(request)
+    sampling(request)
     if request.body.get("stop") is not None and request.profile.refuses("stop"):
         raise _unsupported("stop")
     search = request.profile.web_search_options
     refused = search is not None and not search.value and request.profile.known
     if request.body.get("web_search_options") is not None and refused:  # BerriAI/litellm#12311
-        raise _unknown("", "web_search_options")
+        raise unknown_parameter("", "web_search_options")
 
 
 def _deepseek_content(request: CheckedRequest) -> None:
@@ -299,158 +291,100 @@ CHAT_CHECKS = WireChecks(
         _response_format,
         _chat_schemas,
         _features,
-        _stream_options,
-        _tool_choice,
+        stream_options,
+        tool_choice,
         partial(too_long, param="messages"),
     ),
     provider_checks=(_deepseek_content, _chat_schemas),
 )
 
 
-# ── Responses ────────────────────────────────────────────────────────────────────────────────────
+# ── Strict schemas ───────────────────────────────────────────────────────────────────────────────
+#
+# Every object requires all of its properties, and forbids others.
 
-
-def _responses_fields(request: CheckedRequest) -> None:
-    # A stored prompt may name the model, and counting needs none.
-    if not request.counts and not request.body.get("prompt"):
-        _model(request)
-    if "response_format" in request.body:  # mkht/PSOpenAI#44
-        message = (
-            "Unsupported parameter: 'response_format'. In the Responses API, this parameter has "
-            "moved to 'text.format'."
-        )
-        raise rejected(message, param="response_format", code="unsupported_parameter")
-    known = INPUT_TOKENS if request.counts else RESPONSES | responses.CODEX
-    check_fields([(request.body, known, "")], _unknown)
-    items = [(item, _ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
-    check_fields(items, _unknown)
-
-
-def _kind(item: Object) -> str:
-    """The type of an item; messages and references need not state it."""
-    kind = item.get("type")
-    if isinstance(kind, str):
-        return kind
-    return "message" if "role" in item else "item_reference"
-
-
-def _item_order(request: CheckedRequest) -> None:
-    """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
-    items = [(_kind(item), item) for _, item in request.messages]
-    _tool_pairs(request, items)
-    for index, (kind, item) in enumerate(items):
-        if kind != "reasoning" or not item.get("id"):
-            continue
-        # A recorded 400: reasoning belongs to the item that the model gave after it, which has an
-        # id or is a call; a plain assistant message is not that.
-        after = next((each for each in items[index + 1 :] if each[0] != "reasoning"), ("", {}))
-        kind, item_after = after
-        given = bool(kind) and not kind.endswith("_output")
-        if kind == "message":
-            given = bool(item_after.get("id")) and item_after.get("role") == "assistant"
-        if not given:
-            reason = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
-            raise rejected(f"{reason} following item.", param="input")
-    if any(kind == "compaction_trigger" for kind, _ in items[:-1]):  # PROVIDERS.md, 2b
-        raise rejected("A compaction_trigger must be the last input item.", param="input")
-
-
-def _tool_pairs(request: CheckedRequest, items: list[tuple[str, Object]]) -> None:
-    """What an earlier response, a conversation or a reference holds is with the provider.
-    continuedev/continue#10092, bytedance/trae-agent#245."""
-    # A tool search may have a function's output too.
-    calls = {text(item.get("call_id")) for kind, item in items if kind.endswith("_call")}
-    outputs = {text(item.get("call_id")) for kind, item in items if not kind.endswith("_call")}
-    stored = request.body.get("previous_response_id") or request.body.get("conversation")
-    stored = stored or any(kind == "item_reference" for kind, _ in items)
-    for kind, item in items:
-        call_id = text(item.get("call_id"))
-        if kind == "function_call_output" and not stored and call_id not in calls:
-            reason = f"No tool call found for function call output with call_id {call_id}."
-            raise rejected(reason, param="input")
-        if kind == "function_call" and call_id not in outputs and not item.get("async"):
-            raise rejected(f"No tool output found for function call {call_id}.", param="input")
-
-
-def _continuation(request: CheckedRequest) -> None:
-    """`previous_response_id` excludes a conversation (the SDK's docstring), and what is not
-    stored cannot be continued (PROVIDERS.md, section 9)."""
-    previous = request.body.get("previous_response_id")
-    if previous is None:
-        return
-    if request.body.get("conversation") is not None:
-        message = (
-            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
-            "are only providing one of them."
-        )
-        param = "previous_response_id"
-        raise rejected(message, param=param, code="mutually_exclusive_parameters")
-    if request.body.get("store") is False:
-        raise errors.NotFound(
-            f"Previous response with id '{previous}' not found.",
-            status=400,
-            code="previous_response_not_found",
-            param="previous_response_id",
-        )
-
-
-def _text_format(request: CheckedRequest) -> None:
-    """openai/openai-node#1404. In JSON mode, the word in `instructions` is not enough: reports of
-    several apps. Stored items may have it."""
-    is_json = nested(request.body, "text", "format", "type") == "json_object"
-    stored = any(request.body.get(name) for name in _STORED)
-    if is_json and not stored and not _names_json(request, request.body.get("input")):
-        raise rejected(
-            "Response input messages must contain the word 'json' in some form to use"
-            " 'text.format' of type 'json_object'.",
-            param="input",
-        )
-    if nested(request.body, "text", "format", "type") == "json_schema":
-        for path in ("text.format.name", "text.format.schema"):
-            if not nested(request.body, *path.split(".")):
-                raise _missing(path)
-
-
-def _responses_schemas(request: CheckedRequest) -> None:
-    """The code: mavam/pi-web-providers#14."""
-    if request.facts.provider not in _STRICT_SCHEMAS:
-        return
-    check_tools(request.body.get("tools"))
-    output = nested(request.body, "text", "format")
-    check_output(output, "text.format.schema", code="invalid_json_schema")
-
-
-def _shortest_answer(request: CheckedRequest) -> None:
-    """OpenAI's, earendil-works/pi#6265, and Azure's, vectorize-io/hindsight#58."""
-    limits, given = output_limits(request.facts.wire), request.body.get("max_output_tokens")
-    if request.facts.provider not in limits.rejected_by or not isinstance(given, int):
-        return
-    if given < limits.least_tokens:
-        bound = f"Expected a value >= {limits.least_tokens}, but got {given} instead."
-        message = f"Invalid 'max_output_tokens': integer below minimum value. {bound}"
-        raise rejected(message, param="max_output_tokens", code="integer_below_min_value")
-
-
-def _overflow(request: CheckedRequest) -> None:
-    if request.body.get("truncation") != "auto":
-        too_long(request, param="input")
-
-
-RESPONSES_CHECKS = WireChecks(
-    messages_field="input",
-    checks=(
-        _responses_fields,
-        _continuation,
-        _item_order,
-        check_media(responses_media),
-        _text_format,
-        _responses_schemas,
-        _shortest_answer,
-        _sampling,
-        _stream_options,
-        # Codex sends auto with every request.
-        partial(_tool_choice, without_tools=(None, "auto", "none")),
-        _overflow,
-    ),
-    provider_checks=(_shortest_answer, _responses_schemas),
+#: Keywords whose values are schemas by name, one schema, and a list of schemas.
+_NAMED, _SINGLE, _LISTED = ("properties", "$defs", "definitions"), ("items",), ("anyOf",)
+_CLOSED = "'additionalProperties' is required to be supplied and to be false."
+_COMPLETE = (
+    "'required' is required to be supplied and to be an array including every key in properties."
 )
+
+
+def schema_problem(schema: Any) -> str:
+    """What is wrong with a strict schema, and where; empty if nothing is.
+
+    The wording is the service's: dottxt-ai/outlines#844, moeru-ai/xsai#202."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    while waiting:
+        context, found = waiting.pop()
+        if not isinstance(found, dict):
+            continue
+        if (problem := _object_problem(found)) != "":
+            return f"In context={context!r}, {problem}"
+        children = [((*context, *path), child) for path, child in _children(found)]
+        waiting += reversed(children)
+    return ""
+
+
+def _object_problem(schema: Object) -> str:
+    kinds = schema.get("type")
+    properties = schema.get("properties")
+    is_object = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+    if not is_object and not isinstance(properties, dict):
+        return ""
+    if schema.get("additionalProperties") is not False:
+        return _CLOSED
+    required = schema.get("required")
+    names = set(map(text, required)) if isinstance(required, list) else set()
+    given = properties if isinstance(properties, dict) else {}
+    missing = next((name for name in given if name not in names), None)
+    return "" if missing is None else f"{_COMPLETE} Missing '{missing}'."
+
+
+def _children(schema: Object) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for keyword in _NAMED:
+        value = schema.get(keyword)
+        if isinstance(value, dict):
+            yield from (((keyword, name), child) for name, child in value.items())
+    for keyword in _SINGLE:
+        yield (keyword,), schema.get(keyword)
+    for keyword in _LISTED:
+        value = schema.get(keyword)
+        if isinstance(value, list):
+            yield from (((keyword, str(at)), child) for at, child in enumerate(value))
+
+
+def check_tools(tools: Any, path: str = "tools") -> None:
+    """The parameters of strict functions: inside `function` on Chat, in the tool on Responses,
+    whose namespaces hold tools."""
+    for index, tool in objects(tools):
+        place = f"{path}[{index}]"
+        inner = tool.get("function")
+        if isinstance(inner, dict):
+            _check_function(inner, f"{place}.function.parameters")
+        elif tool.get("type") == "function":
+            _check_function(tool, f"{place}.parameters")
+        check_tools(tool.get("tools"), f"{place}.tools")
+
+
+def _check_function(function: Object, path: str) -> None:
+    if function.get("strict") is not True or function.get("parameters") is None:
+        return
+    if problem := schema_problem(function["parameters"]):
+        name = text(function.get("name"))
+        message = f"Invalid schema for function '{name}': {problem}"
+        raise rejected(message, param=path, code="invalid_function_parameters")
+
+
+def check_output(output: Any, param: str, *, code: str | None) -> None:
+    """A strict output format: an object with `name`, `schema` and `strict`."""
+    if nested(output, "strict") is not True:
+        return
+    if problem := schema_problem(nested(output, "schema")):
+        raise _output_error(text(nested(output, "name")), problem, param, code)
+
+
+def _output_error(name: str, problem: str, param: str, code: str | None) -> Upstream:
+    message = f"Invalid schema for response_format '{name}': {problem}"
+    return rejected(message, param=param, code=code)

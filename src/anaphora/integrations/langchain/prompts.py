@@ -37,12 +37,12 @@ from anaphora.values import (
 )
 from anaphora.wire.message_dicts import read_part
 
-#: Where a reply is kept that LangChain's fields cannot hold exactly.
+#: Key of a reply that LangChain's fields cannot hold exactly.
 KEPT = "anaphora_message"
 _MEDIA: dict[str, type[Image | Audio | Document]] = {
     "image": Image, "audio": Audio, "file": Document, "text-plain": Document,
 }  # fmt: skip
-#: Blocks of content that repeat what is in `tool_calls`.
+#: Blocks of content that repeat `tool_calls`.
 _CALL_BLOCKS = ("tool_call", "tool_call_chunk", "tool_use", "function_call", "input_json_delta")
 
 _decode = msgspec.json.Decoder(Message).decode
@@ -93,7 +93,7 @@ def _message(message: BaseMessage, path: str) -> Message:
 
 
 def assistant_message(message: AIMessage, path: str) -> Message:
-    """The reply as it was received, unless the app has changed it since."""
+    """The received reply, unless the app has changed it since."""
     kept = message.additional_kwargs.get(KEPT)
     if isinstance(kept, str):
         try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from anaphora.wire.rendering import assemble
 
-from .errors import read_error, write_error
 from .parse import parse
 from .render import render
-from .reply import read_reply
+from .reply import read_error, read_reply, write_error
 from .split import split
 from .stream import StreamReader as reader
 from .writer import StreamWriter as writer

@@ -7,7 +7,7 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE
 
@@ -57,7 +57,10 @@ TABLE = RequestTable(
         thread""",
         counted="""betas cache_control compaction context_management mcp_servers messages model
         output_config speed system thinking tool_choice tools user_profile_id workspace_id""",
+        unread="metadata model",
+        prose="container.skills context_management fallbacks output_config.format stop_sequences",
     ),
+    params=names("frequency_penalty presence_penalty seed"),
     system="system",
     marker="cache_control",
     message_fields={"": names("content role"), "beta": names("clear_at output_config")},

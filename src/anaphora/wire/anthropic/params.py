@@ -11,6 +11,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import BlockMark, Call, MarkRequest, OutputSchema, ToolMark
 from anaphora.rendered import ChunkRun, Envelope
 from anaphora.values import AnyTool, Extras, Notice, ToolResult, Ttl
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.markers import MarkLocation, find_message, marker_field_notices
 from anaphora.wire.params import (
     FORCED_TOOLS,
@@ -28,7 +29,7 @@ from anaphora.wire.params import (
     schema_only_notices,
     whole_number,
 )
-from anaphora.wire.reading import ErrorFactory, LenientDecoder, Members, Unknown
+from anaphora.wire.reading import ErrorFactory, Members
 
 from .parts import loaded_tools, nested_splice, sent_parts
 from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition

@@ -51,17 +51,15 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     ErrorFactory,
-    LenientDecoder,
     Members,
-    OtherBlock,
-    Unknown,
     converts_errors,
+    decode_value,
     encode_members,
-    known_text,
     numbered,
     request_error,
 )
@@ -69,7 +67,7 @@ from anaphora.wire.splitting import (
     SYSTEM_PROMPTS,
     TOOL_LISTS,
 )
-from anaphora.wire.walking import Level, Walk, WalkedBlock
+from anaphora.wire.walking import SentLevel, Walk, WalkedBlock
 
 from . import types
 from .fields import TABLE
@@ -78,9 +76,7 @@ from .split import take_inner_marks
 from .types import MEMO, MESSAGE_FIELDS, WIRE
 
 _REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
-_SYSTEM = LenientDecoder[str | list[types.TextBlock | OtherBlock] | None](
-    str | list[types.TextBlock] | None
-)
+_SYSTEM = LenientDecoder[types.TextBlock | OtherBlock](types.TextBlock)
 _TOOL = LenientDecoder[types.ToolDefinition](types.ToolDefinition)
 _SOURCE = LenientDecoder[types.MediaSource | OtherBlock](types.MediaSource)
 _NOTHING: dict[int, Unknown] = {}
@@ -162,7 +158,7 @@ class BlockReader:
         row = TABLE.blocks.get(kind, TABLE.other)
         if row.inside:
             block = WalkedBlock(kind, row, members, None, self.path(position))
-            walk = Walk(TABLE, Level(self.fail))
+            walk = Walk(TABLE, SentLevel(self.fail))
             for _, ttl in take_inner_marks(block, walk, self.fail):
                 self.marks.append(PartMark(f"m{self.message}", position, ttl))
 
@@ -303,18 +299,19 @@ def _conversation(
 @MEMO.remember(SYSTEM_PROMPTS)
 def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...]]:
     """The system blocks, and the marks on them; the same prompt comes with every turn."""
-    content, unknown = _SYSTEM.decode_list(raw, "$.system", request_error)
-    if isinstance(content, str):
-        return (PromptBlock("system", content),), ()
-    blocks = []
+    if raw[:1] != b"[":
+        text = decode_value(raw, str | list[msgspec.Raw] | None, "$.system", request_error)
+        return () if text is None else (PromptBlock("system", text),), ()
+    blocks: list[PromptBlock] = []
     marks: list[MarkRequest] = []
-    for index, block in enumerate(content or ()):
-        path, own = f"$.system[{index}]", unknown.get(index)
+    for index, found in enumerate(Walk(TABLE).section(raw, "$.system")):
+        path = found.path
+        block, unknown = _SYSTEM.decode(found.raw, path, request_error)
         if type(block) is OtherBlock:
             raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
-        if (marker := marker_of(block, own, path, request_error)) is not None:
+        if (marker := marker_of(block, unknown, path, request_error)) is not None:
             marks.append(BlockMark(index, *marker))
-        blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(own)))
+        blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(unknown)))
     return tuple(blocks), tuple(marks)
 
 
@@ -323,7 +320,8 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     """The tools, and the marks on them; the same list comes with every turn."""
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
-    for block in Walk(TABLE).section(raw, "$.tools"):
+    walk = Walk(TABLE)
+    for block in walk.tools(raw, "$.tools"):
         if "input_schema" in block.members:
             tool, unknown = _TOOL.decode(block.raw, block.path, request_error)
             marker = marker_of(tool, unknown, block.path, request_error)
@@ -333,7 +331,7 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
             found = block.marker
             marker = None if found is None else read_marker(found, block.path, request_error)
             json = encode_members(block.members).decode()
-            tools.append(ProviderTool(WIRE, known_text(block.members, "name"), json))
+            tools.append(ProviderTool(WIRE, walk.function_name(block), json))
         if marker is not None:
             marks.append(ToolMark(tools[-1].name, *marker))
     return tuple(tools), tuple(marks)

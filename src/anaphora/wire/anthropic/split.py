@@ -16,11 +16,11 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import DeferredTool, Kind, Rendered
 from anaphora.values import Section, Ttl
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import INNER_LEVELS
 from anaphora.wire.reading import (
     ErrorFactory,
     Members,
-    Unknown,
     converts_errors,
     encode_members,
     known_text,
@@ -37,7 +37,8 @@ from anaphora.wire.splitting import (
     cut_section,
     required_text,
 )
-from anaphora.wire.walking import BlockType, Walk, WalkedBlock
+from anaphora.wire.tables import BlockType
+from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
 from .messages import RoleWithFields
@@ -100,13 +101,13 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
     labels: list[str] = []
     deferred: list[DeferredTool] = []
     paths: list[str] = []
-    read = _WALK.section(raw, f"$.{section}")
     tools = section == "tools"
+    read = (_WALK.tools if tools else _WALK.section)(raw, f"$.{section}")
     # Where all are deferred, which the provider rejects, they are compared as any others.
     may_defer = tools and not all(_is_deferred(block.members) for block in read)
     for index, block in enumerate(read):
         members, marks = block.members, _own_marks(block)
-        name = known_text(members, "name") if tools else ""
+        name = _WALK.function_name(block) if tools else ""
         if may_defer and _is_deferred(members):
             deferred.append(placed(name, len(blocks), encode_members(members)))
             continue

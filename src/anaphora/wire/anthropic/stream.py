@@ -16,24 +16,21 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Extras, Part, Reply, Text, Thinking, ToolCall
-from anaphora.wire.parts import whole_body_events
+from anaphora.wire.lenient import LenientDecoder, OtherBlock
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    OtherBlock,
     decode_members,
     encode_members,
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
-from .errors import error_of
 from .parse import BlockReader
-from .reply import read_reply, read_stop, read_usage
+from .reply import error_of, read_reply, read_stop, read_usage
 from .types import WIRE, BlockDeltaEvent, TextBlockDelta
 
 #: What stands before the data of most events.

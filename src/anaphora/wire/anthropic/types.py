@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias, final
 
 import msgspec
 
-from anaphora.wire.memo import Memo
-from anaphora.wire.reading import Partial, Whole
+from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.memo import MEMOS
 
 WIRE = "anthropic"
-MEMO = Memo()
-
+#: What this wire remembers between calls.
+MEMO = MEMOS[WIRE]
 #: The kind of an opaque part that holds the unknown fields of its message, as its last part.
 MESSAGE_FIELDS = "message"
 

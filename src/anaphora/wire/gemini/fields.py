@@ -11,15 +11,7 @@ from typing import Any
 import msgspec
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import (
-    BlockType,
-    Does,
-    Level,
-    Medium,
-    RequestTable,
-    names,
-    request_fields,
-)
+from anaphora.wire.tables import BlockType, Does, Level, Medium, RequestTable, names, request_fields
 
 from .types import NULL, WIRE, FunctionCall, camel
 
@@ -39,9 +31,6 @@ GENERATION_CONFIG = names(
     responseLogprobs responseMimeType responseModalities responseSchema routingConfig seed
     speechConfig stopSequences temperature thinkingConfig topK topP translationConfig"""
 )
-_KINDS = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
-#: A video has a sound track; a file without a type may be one.
-_MEDIA: dict[str, Medium] = {"image": "images", "text": "documents", "application": "documents"}
 
 
 def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
@@ -51,7 +40,8 @@ def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
         if value is not None and level.first(value) == b"{":
             inner = level.members(value, name)
             given = inner.get("mimeType", inner.get("mime_type"))
-            return name, _media_row(level.text(given).partition("/")[0].lower())
+            medium = level.text(given).partition("/")[0].lower()
+            return name, _MEDIA.get(medium, _OTHER_MEDIUM)
     kind = next((name for name in TABLE.blocks if members.get(name) not in (None, NULL)), "")
     row = TABLE.blocks.get(kind, TABLE.other)
     thought = members.get("thought")
@@ -60,17 +50,18 @@ def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
     return kind, row
 
 
-def _media_row(medium: str) -> BlockType:
-    row = _MEDIA_ROWS.get(medium)
-    if row is None:
-        chunk = _KINDS.get(medium, Kind.DOCUMENT)
-        row = BlockType(chunk=chunk, medium=_MEDIA.get(medium, "audio"), data=("inlineData.data",))
-        if medium in _MEDIA or medium in _KINDS:
-            _MEDIA_ROWS[medium] = row
-    return row
+def _media_row(chunk: Kind, medium: Medium) -> BlockType:
+    return BlockType(chunk=chunk, medium=medium, data=("inlineData.data",))
 
 
-_MEDIA_ROWS: dict[str, BlockType] = {}
+#: By the first part of the media type. A video has a sound track; a file without a type may be one.
+_MEDIA = {
+    "image": _media_row(Kind.IMAGE, "images"),
+    "audio": _media_row(Kind.AUDIO, "audio"),
+    "text": _media_row(Kind.DOCUMENT, "documents"),
+    "application": _media_row(Kind.DOCUMENT, "documents"),
+}
+_OTHER_MEDIUM = _media_row(Kind.DOCUMENT, "audio")
 
 
 class _PlainResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -114,7 +105,12 @@ TABLE = RequestTable(
             "generationConfig.thinkingConfig": "thinkingLevel thinkingBudget includeThoughts",
             "toolConfig": "functionCallingConfig includeServerSideToolInvocations",
         },
+        unread="labels model",
+        prose="""generationConfig.responseJsonSchema generationConfig.responseSchema
+        generationConfig.stopSequences""",
     ),
+    content=names("parts"),
+    role_implied=True,
     messages="contents",
     system="systemInstruction",
     message=BlockType(inside=("parts",), shows=None, members=names("parts role")),
@@ -133,6 +129,9 @@ TABLE = RequestTable(
         "toolResponse": BlockType(),
     },
     rename=camel,
+    usual=PART | names("id name parts response role"),
+    function="functionDeclarations",
+    single=True,
     classify=_part,
     plain=_PlainContent,
 )

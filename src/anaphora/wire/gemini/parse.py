@@ -38,11 +38,10 @@ from anaphora.values import (
     Url,
 )
 from anaphora.values.fields import FrozenExtras
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
-    LenientDecoder,
     Members,
-    Unknown,
     converts_errors,
     decode_members,
     encode_members,
@@ -50,12 +49,11 @@ from anaphora.wire.reading import (
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import (
-    SYSTEM_PROMPTS,
-    TOOL_LISTS,
-)
+from anaphora.wire.splitting import SYSTEM_PROMPTS, TOOL_LISTS
+from anaphora.wire.walking import Walk
 
 from . import types
+from .fields import TABLE
 from .params import model_id, read_params, read_path
 from .parts import output_text, read_response
 from .types import (
@@ -71,7 +69,7 @@ from .types import (
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
 _CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
-_TOOLS = LenientDecoder[list[types.ToolObject] | None](list[types.ToolObject] | None, protobuf=True)
+_TOOL = LenientDecoder[types.ToolObject](types.ToolObject, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 
@@ -340,12 +338,12 @@ def _read_system(raw: bytes) -> tuple[PromptBlock, ...] | None:
 def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
     """Every tool in its order. One object may hold functions and several tools of Gemini's own."""
     tools: list[AnyTool] = []
-    objects, unknown = _TOOLS.decode_list(raw, "$.tools", request_error)
-    for index, tool in enumerate(objects or ()):
-        beside = unknown.get(index) or Unknown({})
+    for found in Walk(TABLE).tools(raw, "$.tools"):
+        tool, unknown = _TOOL.decode(found.raw, found.path, request_error)
+        beside = unknown or Unknown({})
         inner = beside.take_elements("functionDeclarations")
         for at, function in enumerate(tool.functionDeclarations or ()):
-            path = f"$.tools[{index}].functionDeclarations[{at}]"
+            path = f"{found.path}.functionDeclarations[{at}]"
             tools.append(_read_function(function, inner.get(at), path))
         for name, value in beside.remaining().items():
             tools.append(ProviderTool(WIRE, camel(name), encode_members({name: value}).decode()))

@@ -33,18 +33,17 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.broken_json import replaces_lone_surrogates
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.parts import extra_members, own_members, own_stop, own_usage, partition
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    Unknown,
     converts_errors,
     decode_members,
     decode_value,
     encode_members,
     extras_of,
+    replaces_lone_surrogates,
     reply_error,
 )
 from anaphora.wire.replies import read_counts, valid_count

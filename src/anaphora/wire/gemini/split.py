@@ -88,13 +88,12 @@ def _split_tools(raw: bytes) -> SplitSection | None:
     """A chunk for each declaration where an object holds nothing else, otherwise for the object."""
     labels: list[str] = []
     tools: list[tuple[bool, bool, bytes]] = []
-    for index, element in enumerate(raw_elements(raw, "$.tools")):
-        path = f"$.tools[{index}]"
-        members = object_members(element, path, request_error)
+    for index, tool in enumerate(_WALK.tools(raw, "$.tools")):
+        members = tool.members
         kind = camel(next(iter(members), str(index)))
         listed: list[Raw] = []
-        if kind == "functionDeclarations" and len(members) == 1:
-            path = f"{path}.{kind}"
+        if kind == TABLE.function and len(members) == 1:
+            path = f"{tool.path}.{kind}"
             (raw_functions,) = members.values()
             listed = raw_elements(raw_functions, path)
         for at, each in enumerate(listed):
@@ -103,7 +102,7 @@ def _split_tools(raw: bytes) -> SplitSection | None:
             tools.append((True, at == 0, bytes(each)))
         if not listed:
             labels.append(f"tool {kind}")
-            tools.append((False, True, bytes(element)))
+            tools.append((False, True, bytes(tool.raw)))
     chunks, paths, close = join_tools(tools)
     blocks = [SplitBlock(Kind.TOOL, chunk) for chunk in chunks]
     return cut_section("tools", blocks, labels, lead=TOOLS, close=close, glue=b"", paths=paths)

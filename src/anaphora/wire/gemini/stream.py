@@ -19,11 +19,11 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Part, Reply, Text, Thinking, ToolCall
-from anaphora.wire.parts import fields_part, whole_body_events
+from anaphora.wire.lenient import Unknown
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
-    Unknown,
     decode_elements,
     decode_members,
     decode_value,
@@ -31,7 +31,7 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from .errors import error_of

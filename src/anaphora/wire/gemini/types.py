@@ -18,11 +18,10 @@ from anaphora.canonical import dumps
 from anaphora.values import Extras
 from anaphora.values.codec import loads
 from anaphora.values.fields import FrozenExtras
-from anaphora.wire.memo import Memo
+from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.memo import MEMOS
 from anaphora.wire.reading import (
     Members,
-    Partial,
-    Whole,
     decode_members,
     decode_value,
     object_members,
@@ -30,6 +29,8 @@ from anaphora.wire.reading import (
 )
 
 WIRE = "gemini"
+#: What this wire remembers between calls.
+MEMO = MEMOS[WIRE]
 #: The providers whose blocks, files and tools are valid here.
 OWN = (WIRE, "google")
 #: The extras that hold the form in which a value came, where other wires write it differently.
@@ -43,9 +44,6 @@ UNSIGNED = '{"thoughtSignature":"skip_thought_signature_validator"}'
 CONTENT_FIELDS = "content"
 #: A missing field.
 NULL = Raw(b"null")
-#: What this wire remembers between calls.
-MEMO = Memo()
-
 _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 _URL_SAFE = str.maketrans("-_", "+/")
 

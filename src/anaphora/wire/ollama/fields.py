@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, request_fields
+from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE, ChatMessage
 
@@ -14,7 +14,8 @@ TABLE = RequestTable(
     streams_by_default=True,
     fields=request_fields(
         {
-            Does.TEXT: "format messages think",
+            Does.TEXT: "format messages",
+            Does.CACHE: "think",
             Does.MONEY: "model options",
             Does.TOOL: "tools",
             Does.ANSWER: "keep_alive logprobs stream top_logprobs",
@@ -23,10 +24,15 @@ TABLE = RequestTable(
             "options": """frequency_penalty min_p num_ctx num_keep num_predict presence_penalty
             repeat_last_n repeat_penalty seed stop temperature top_k top_p typical_p""",
         },
+        unread="model",
+        prose="options.stop",
     ),
+    content=names("content images thinking tool_call_id tool_calls"),
     message=BlockType(chunk=Kind.TEXT, medium="images", data=("images",)),
     blocks={},
     rename=str.casefold,
+    usual=names("content images role thinking tool_call_id tool_calls tool_name"),
+    function="function",
     plain=ChatMessage,
     is_plain=lambda message: message.images is None,
 )

@@ -12,6 +12,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputFormat, OutputSchema, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -26,7 +27,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 from anaphora.wire.parts import foreign_extras
-from anaphora.wire.reading import LenientDecoder, Unknown, encode_members, extras_of, request_error
+from anaphora.wire.reading import encode_members, extras_of, request_error
 
 from .types import MEMO, NULL, WIRE, ChatRequest, ModelOptions
 

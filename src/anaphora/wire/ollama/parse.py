@@ -34,28 +34,24 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.attachments import image_media_type
-from anaphora.wire.openai import decode_base64, function_name
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
+from anaphora.wire.openai import decode_base64
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
-    OtherBlock,
-    Unknown,
     converts_errors,
     decode_value,
     encode_members,
     extras_of,
-    list_elements,
     numbered,
-    object_members,
     reply_error,
     request_error,
 )
-from anaphora.wire.splitting import (
-    TOOL_LISTS,
-)
+from anaphora.wire.splitting import TOOL_LISTS
+from anaphora.wire.walking import Walk, WalkedBlock
 
 from . import types
+from .fields import TABLE
 from .params import read_params
 from .types import (
     MEMO,
@@ -348,18 +344,18 @@ _NO_PARAMETERS = b'{"properties":{},"type":"object"}'
 
 @MEMO.remember(TOOL_LISTS)
 def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
-    elements = list_elements(raw, "$.tools", request_error)
-    return tuple([_read_tool(tool, f"$.tools[{at}]") for at, tool in enumerate(elements)])
+    walk = Walk(TABLE)
+    return tuple([_read_tool(tool, walk) for tool in walk.tools(raw, "$.tools")])
 
 
-def _read_tool(raw: Raw, path: str) -> AnyTool:
+def _read_tool(found: WalkedBlock, walk: Walk) -> AnyTool:
     """A function with its schema as it was given; any other tool whole."""
-    members = object_members(raw, path, request_error)
+    members, path = found.members, found.path
     kind = decode_value(members.get("type", NULL), str | None, f"{path}.type", request_error)
     if kind not in (None, "", "function") or bytes(members.get("function", NULL)) == b"null":
-        name = function_name(members) or kind or "function"
-        return ProviderTool(WIRE, name, bytes(raw).decode())
-    tool, unknown = _TOOL.decode(raw, path, request_error)
+        name = walk.function_name(found) or kind or "function"
+        return ProviderTool(WIRE, name, bytes(found.raw).decode())
+    tool, unknown = _TOOL.decode(found.raw, path, request_error)
     function = tool.function
     schema = bytes(function.parameters)
     return Tool(

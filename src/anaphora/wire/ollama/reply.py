@@ -16,17 +16,17 @@ from anaphora import errors
 from anaphora.canonical import dumps, string
 from anaphora.errors import Upstream
 from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
+from anaphora.wire.lenient import LenientDecoder
 from anaphora.wire.parts import extra_members, own_stop
 from anaphora.wire.reading import (
-    LenientDecoder,
     Members,
     converts_errors,
     decode_members,
     encode_members,
     extras_of,
     known_text,
+    replaces_lone_surrogates,
     reply_error,
 )
 from anaphora.wire.replies import unreadable_usage, valid_count

@@ -12,7 +12,7 @@ from msgspec import Raw
 from anaphora.canonical import string
 from anaphora.rendered import Kind, Rendered
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.openai import body_order, function_name, split_tools
+from anaphora.wire.openai import body_order
 from anaphora.wire.reading import (
     converts_errors,
     encode_members,
@@ -27,6 +27,7 @@ from anaphora.wire.splitting import (
     SplitMessage,
     SplitSection,
     cut_section,
+    cut_tools,
     required_text,
 )
 from anaphora.wire.walking import Walk
@@ -91,7 +92,7 @@ def _split_system(raw: bytes) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(raw, function_name, TOOLS, CLOSE_TOOLS)
+    return cut_tools(_WALK, raw, TOOLS, CLOSE_TOOLS)
 
 
 def _split_message(raw: Raw, path: str) -> SplitMessage:

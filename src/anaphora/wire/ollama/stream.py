@@ -33,10 +33,16 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.broken_json import replace_lone_surrogates
-from anaphora.wire.parts import fields_part, whole_body_events
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.parts import fields_part
+from anaphora.wire.reading import (
+    DECODE_ERRORS,
+    Members,
+    decode_members,
+    known_text,
+    replace_lone_surrogates,
+    reply_error,
+)
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import BODY_LIMIT
 
 from .messages import is_message_fields, message_fields, sort_parts

@@ -13,10 +13,13 @@ from msgspec import Raw
 from anaphora.errors import InvalidRequest
 from anaphora.values import Extras
 from anaphora.values.fields import FrozenExtras
-from anaphora.wire.memo import Memo
-from anaphora.wire.reading import DECODE_ERRORS, Whole
+from anaphora.wire.lenient import Whole
+from anaphora.wire.memo import MEMOS
+from anaphora.wire.reading import DECODE_ERRORS
 
 WIRE = "ollama"
+#: What this wire remembers between calls.
+MEMO = MEMOS[WIRE]
 #: The extras that hold the form of a call or result, see `PartForm`.
 FORM = "ollama.form"
 
@@ -27,8 +30,6 @@ OTHER_IMAGE = "image"
 
 #: A missing field.
 NULL = Raw(b"null")
-#: What this wire remembers between calls.
-MEMO = Memo()
 
 
 class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):

@@ -7,7 +7,7 @@ them with it.
 from __future__ import annotations
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_fields
 
 from .types import WIRE
 
@@ -20,10 +20,10 @@ TABLE = RequestTable(
         {
             Does.TEXT: "messages response_format",
             Does.CACHE: """prompt_cache_key prompt_cache_options prompt_cache_retention
-            parallel_tool_calls reasoning_effort tool_choice verbosity""",
+            function_call parallel_tool_calls reasoning_effort tool_choice verbosity""",
             Does.MONEY: """max_completion_tokens max_tokens modalities model n prediction
             service_tier""",
-            Does.TOOL: "function_call functions tools web_search_options",
+            Does.TOOL: "functions tools web_search_options",
             Does.STORED: "store",
             Does.ANSWER: """frequency_penalty logit_bias logprobs metadata presence_penalty
             safety_identifier seed stop stream stream_options temperature top_logprobs top_p
@@ -35,8 +35,19 @@ TABLE = RequestTable(
             "prompt_cache_options": "mode ttl",
             "prediction": "type content",
         },
+        unread="metadata model prompt_cache_key safety_identifier user",
+        prose="prediction stop",
+    ),
+    content=names(
+        """annotations audio content function_call reasoning reasoning_content reasoning_details
+        refusal thinking tool_call_id tool_calls"""
+    ),
+    params=names(
+        """background include max_output_tokens max_tool_calls previous_response_id reasoning top_k
+        truncation"""
     ),
     marker=_MARKER,
+    function="function",
     unmarked_roles=names("assistant"),
     media_roles=names("user tool"),
     # A reply's message may be sent back unchanged (ChatCompletionMessage): with its annotations.

@@ -1,22 +1,20 @@
-"""The messages of a Chat Completions request, and their content parts.
+"""The assistant's message of a Chat Completions request or reply, and content parts: one encoder
+for each kind.
 
-Every source message opens messages of its own. One whose content is a list stays open after its
-last part; the assistant's is a single chunk and closed. So the glue before a chunk depends only on
-the role before it, which makes appending cheap and exact.
+An encoder returns bytes, or None with a notice where Chat has no form for the part.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import InvalidRequest
-from anaphora.rendered import Kind, LogAppend
+from anaphora.rendered import Kind
 from anaphora.values import (
     Audio,
     Bytes,
@@ -37,11 +35,9 @@ from anaphora.values import (
 )
 from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.openai import (
-    MarkPlace,
     arguments_text,
     data_url,
     file_id,
-    place_of,
 )
 from anaphora.wire.parts import (
     check_part,
@@ -49,16 +45,11 @@ from anaphora.wire.parts import (
     encode_at,
     fields_in_parts,
     following,
-    following_extras,
     inner_and_outer,
-    leading_results,
-    note_foreign_fields,
     opaque_json,
     own_members,
-    unknown_role,
 )
 from anaphora.wire.reading import decode_members, known_text
-from anaphora.wire.splitting import BEFORE_BRACE
 
 from .fields import TABLE
 from .params import Traits
@@ -74,176 +65,7 @@ Notices: TypeAlias = list[Notice]
 #: Encodes a part; None where Chat has no way to send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
-# Looked up once: access to an enum member is slow.
-_TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
-
-
-_USER_TEXT = b'{"role":"user","content":[{"type":"text","text":'
-_RESULT_TEXT = b'{"role":"tool","tool_call_id":%b,"content":[{"type":"text","text":%b}'
-
-
-class Piece(NamedTuple):
-    """A chunk of a message, and the path of its part."""
-
-    path: tuple[int, ...]
-    kind: Kind
-    data: bytes
-    markable: bool
-    role: str
-    opening: bytes | None
-    """The beginning of its message on the wire; None inside one that has begun."""
-
-
-def glue(role: str | None) -> bytes:
-    """The bytes between a message of that role and the next."""
-    return b"" if role is None else b"," if role == "assistant" else b"]},"
-
-
-def close(role: str) -> bytes:
-    """The end of the list of messages after one of that role."""
-    return b"]" if role == "assistant" else b"]}]"
-
-
-def add_messages(
-    append: LogAppend, messages: Sequence[Message], role: str | None, where: str, traits: Traits
-) -> None:
-    """Appends the chunks of these messages. `role` is the wire role before them; None at the
-    beginning of a log, whose first chunk has no glue."""
-    splice = BEFORE_BRACE if traits.breakpoints else None
-    for message in messages:
-        plain = _plain(message, traits)
-        if plain is not None:
-            kind, data, markable, after = plain
-            append.chunk(kind, glue(role) + data, splice if markable else None, after)
-            append.end_message(message.id)
-            role = after
-            continue
-        notices: Notices = []
-        place = f"{where}[{append.message}]"
-        for piece in encode_at(place, lay_out, message, notices, traits):
-            data, opens = b"," + piece.data, None
-            if piece.opening is not None:
-                data = glue(role) + piece.opening + piece.data
-                role = opens = piece.role
-            append.chunk(piece.kind, data, splice if piece.markable else None, opens)
-        for notice in notices:
-            append.notice(notice)
-        note_foreign_fields(append, message, WIRE, place)
-        append.end_message(message.id)
-
-
-def _plain(message: Message, traits: Traits) -> tuple[Kind, bytes, bool, str] | None:
-    """The only chunk of a message that is a text, a text with calls, or the text of one result,
-    without extras: its kind, its bytes without glue, whether it may be marked, and the wire role.
-    Nearly all messages are such, and `lay_out` takes three times as long for the same bytes. None
-    for other messages, and for those that it rejects."""
-    role, parts = message.role, message.parts
-    try:
-        if role == "assistant":
-            return None if traits.reasoning_needed else _plain_assistant(parts)
-        part = parts[0] if len(parts) == 1 else None
-        if isinstance(part, Text) and part.extras is None and role == "user":
-            return _TEXT, _USER_TEXT + string(part.text) + b"}", bool(part.text), role
-        if isinstance(part, ToolResult) and part.extras is None and role == "tool":
-            content = part.content
-            if isinstance(content, str) and not part.error:
-                data = _RESULT_TEXT % (string(part.call_id), string(content))
-                return _RESULT, data, bool(content), role
-    except InvalidRequest:
-        pass
-    return None
-
-
-def _plain_assistant(parts: tuple[Part, ...]) -> tuple[Kind, bytes, bool, str] | None:
-    content, calls = b"", list[bytes]()
-    for part in parts:
-        if isinstance(part, Text) and part.extras is None and not content and not calls:
-            content = b'"content":[{"type":"text","text":' + string(part.text) + b"}]"
-        elif isinstance(part, ToolCall) and part.extras is None:
-            calls.append(tool_call(part))
-        else:
-            return None
-    if calls:
-        listed = b'"tool_calls":[' + b",".join(calls) + b"]"
-        content = content + b"," + listed if content else listed
-    if not content:
-        return None
-    data = b'{"role":"assistant",' + content + b"}"
-    return _CALL if calls else _TEXT, data, False, "assistant"
-
-
-def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
-    """The chunks of a message in wire order."""
-    if message.role == "assistant":
-        data = assistant_message(message, traits, notices)
-        kind = _CALL if ToolCall in map(type, message.parts) else _TEXT
-        pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
-    elif message.role == "system":
-        place = place_of(message.parts)
-        notices += traits.system_roles.notices(place, "role")
-        pieces = _content_pieces(message, traits.system_roles.write(place), notices)
-    elif message.role in ("user", "tool"):
-        has_results = ToolResult in map(type, message.parts)
-        pieces = _result_pieces(message, notices) if has_results else []
-        pieces += _content_pieces(message, "user", notices)
-    else:
-        raise unknown_role(message.role)
-    if not pieces and not notices:
-        notices.append(Notice("empty_message", "a message without content is left out"))
-    return pieces
-
-
-def mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
-    pieces = enumerate(lay_out(message, [], traits))
-    return [MarkPlace(piece.path, chunk, piece.markable) for chunk, piece in pieces]
-
-
-def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
-    """The tool results, each a message of its own, before the other parts."""
-    pieces: list[Piece] = []
-    for index, part in leading_results(message.parts, is_fields, notices):
-        result = encode_at(f"parts[{index}]", _result, part, notices)
-        pieces += [piece._replace(path=(index, *piece.path)) for piece in result]
-    return pieces
-
-
-def _result(part: ToolResult, notices: Notices) -> list[Piece]:
-    if part.error:
-        why = "Chat has no flag for a failed tool; only its text is sent"
-        notices.append(Notice("error_flag_left_out", why, "error"))
-    call_id = string(part.call_id) + following_extras(part.extras, WIRE)
-    opening: bytes | None = b'{"role":"tool","tool_call_id":%b,"content":[' % call_id
-    content = part.content
-    if isinstance(content, str):
-        return [Piece((0,), _RESULT, text_part(content), bool(content), "tool", opening)]
-    pieces: list[Piece] = []
-    for index, inner in enumerate(content):
-        path = f"content[{index}]"
-        _, markable, data = encode_at(path, encode_part, inner, notices, "tool")
-        if data is not None:
-            pieces.append(Piece((index,), _RESULT, data, markable, "tool", opening))
-            opening = None
-    # The call must be answered, even if no part of the result can be sent.
-    return pieces or [Piece((0,), _RESULT, text_part(""), False, "tool", opening)]
-
-
-def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece]:
-    """A message whose content is a list, one chunk per part."""
-    fields = message_fields(message.parts)
-    more = b"," + fields if fields else b""
-    opening: bytes | None = b'{"role":"%b"%b,"content":[' % (role.encode(), more)
-    pieces: list[Piece] = []
-    for index, part in enumerate(message.parts):
-        if is_fields(part) or (isinstance(part, ToolResult) and role == "user"):
-            continue
-        path = f"parts[{index}]"
-        kind, markable, data = encode_at(path, encode_part, part, notices, role)
-        if data is not None:
-            pieces.append(Piece((index,), kind, data, markable, role, opening))
-            opening = None
-    if fields and not pieces:
-        notices.append(Notice("fields_left_out", "fields of a message without content"))
-    return pieces
+_TEXT = Kind.TEXT  # looked up once: access to an enum member is slow
 
 
 # ── The assistant's message ───────────────────────────────────────────────────────────────────────
@@ -491,7 +313,7 @@ _ENCODERS: dict[type, tuple[Kind, bool, Encode]] = {
     Document: (Kind.DOCUMENT, True, _document),
     Audio: (Kind.AUDIO, True, _audio),
     Thinking: (Kind.THINKING, False, _thinking),
-    ToolCall: (_CALL, False, _left_out),
-    ToolResult: (_RESULT, False, _left_out),
+    ToolCall: (Kind.TOOL_CALL, False, _left_out),
+    ToolResult: (Kind.TOOL_RESULT, False, _left_out),
     Refusal: (_TEXT, False, _left_out),
 }

@@ -13,13 +13,13 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
+from anaphora.wire.breakpoints import NEAREST, option_notices
+from anaphora.wire.lenient import Unknown
 from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.openai import (
-    NEAREST,
     SystemRoles,
     check_forced_tools,
     decode_params,
-    option_notices,
     profile_value,
     schema_members,
     skip,
@@ -40,14 +40,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 from anaphora.wire.parts import foreign_extras
-from anaphora.wire.reading import (
-    Members,
-    Unknown,
-    decode_members,
-    encode_members,
-    extras_of,
-    request_error,
-)
+from anaphora.wire.reading import Members, decode_members, encode_members, extras_of, request_error
 
 from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, JsonFormat, SchemaFormat
 

@@ -18,11 +18,8 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from anaphora.canonical import string
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -35,84 +32,37 @@ from anaphora.prompt import (
 )
 from anaphora.values import (
     AnyTool,
-    Audio,
-    Document,
-    Extras,
-    FileId,
-    Image,
     Opaque,
     Part,
     ProviderTool,
-    Refusal,
-    ResultPart,
     Role,
     SegmentRole,
     Text,
-    Thinking,
     Tool,
-    ToolCall,
-    ToolResult,
-    Ttl,
-    Url,
 )
-from anaphora.wire.markers import PlacedMark
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.openai import (
     MESSAGE_KEY,
-    decode_base64,
-    decode_data_url,
-    function_name,
-    read_breakpoint,
     system_blocks,
-    with_role,
 )
 from anaphora.wire.params import NO_CACHE_PLAN
-from anaphora.wire.parts import fields_part
-from anaphora.wire.reading import (
-    DECODE_ERRORS,
-    ErrorFactory,
-    LenientDecoder,
-    Members,
-    OtherBlock,
-    Unknown,
-    converts_errors,
-    encode_members,
-    extras_of,
-    list_elements,
-    numbered,
-    request_error,
-)
-from anaphora.wire.splitting import (
-    TOOL_LISTS,
-)
+from anaphora.wire.reading import converts_errors, numbered, request_error
+from anaphora.wire.splitting import TOOL_LISTS
+from anaphora.wire.walking import Walk, WalkedBlock
 
 from . import types
 from .fields import TABLE
-from .legacy import link_call
+from .message_reader import MessageReader, _elements, link_call
 from .messages import is_fields
 from .params import read_params
 from .types import (
-    IN_CONTENT,
     MEMO,
-    MESSAGE_FIELDS,
     NULL,
-    OTHER_CALL,
-    REASONING_FIELDS,
     WIRE,
 )
 
-#: An empty assistant message: it keeps its place here; other wires leave it out.
-_EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
-
 REQUEST: LenientDecoder[types.ChatRequest] = LenientDecoder(types.ChatRequest)
-PART: LenientDecoder[types.ContentPart | OtherBlock] = LenientDecoder(types.ContentPart)
 TOOL: LenientDecoder[types.ToolDefinition | OtherBlock] = LenientDecoder(types.ToolDefinition)
-
-_decode_text = msgspec.json.Decoder(str).decode
-_encode = msgspec.json.Encoder().encode
-_decode_image = msgspec.json.Decoder(types.ImageUrl).decode
-_decode_audio = msgspec.json.Decoder(types.InputAudio).decode
-_decode_file = msgspec.json.Decoder(types.File).decode
-_decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 
 
 @converts_errors(request_error)
@@ -190,17 +140,17 @@ def _system_texts(parts: tuple[Part, ...]) -> list[Text] | None:
 @MEMO.remember(TOOL_LISTS)
 def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
     """Remembered: the same list comes with every turn."""
-    elements = enumerate(list_elements(listed, "$.tools", request_error))
-    return tuple([_read_tool(raw, f"$.tools[{index}]") for index, raw in elements])
+    walk = Walk(TABLE)
+    return tuple([_read_tool(tool, walk) for tool in walk.tools(listed, "$.tools")])
 
 
-def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
+def _read_tool(found: WalkedBlock, walk: Walk) -> AnyTool:
     """A function with its schema as written; any other tool whole."""
-    tool, unknown = TOOL.decode(raw, path, request_error)
+    tool, unknown = TOOL.decode(found.raw, found.path, request_error)
     if isinstance(tool, OtherBlock) or tool.function is None:
-        members = tool.members if isinstance(tool, OtherBlock) else {}
         kind = tool.tag if isinstance(tool, OtherBlock) else "function"
-        return ProviderTool(WIRE, function_name(members) or kind, bytes(raw).decode())
+        name = walk.function_name(found) or kind
+        return ProviderTool(WIRE, name, bytes(found.raw).decode())
     function = tool.function
     schema = bytes(function.parameters)
     if schema == b"null":
@@ -209,276 +159,3 @@ def _read_tool(raw: msgspec.Raw, path: str) -> AnyTool:
     return Tool(
         function.name, function.description or "", schema.decode(), function.strict, extras=extras
     )
-
-
-# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class MessageReader:
-    """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
-    in what was read."""
-
-    __slots__ = ("_fail", "_root", "answered", "index", "marks", "unmarked")
-
-    def __init__(self, root: str, fail: ErrorFactory) -> None:
-        self._root = root
-        """The path of a message, with a gap for its index."""
-        self._fail = fail
-        self.index = 0
-        self.answered = ""
-        """The id of the call that a `function` message answers."""
-        self.marks: list[PlacedMark[Ttl]] = []
-        self.unmarked = False
-        """Whether the message carries no breakpoints."""
-
-    @property
-    def _path(self) -> str:
-        return self._root.format(self.index)
-
-    def message(
-        self, message: types.RequestMessage | OtherBlock, unknown: Unknown | None
-    ) -> tuple[Role, tuple[Part, ...]]:
-        """The role and the parts of a message of a request."""
-        if type(message) is types.AssistantMessage:
-            return "assistant", self.assistant(message, unknown) or _EMPTY
-        if type(message) is types.ToolMessage:
-            return "tool", (self._result(message, message.tool_call_id or "", unknown),)
-        if type(message) is types.FunctionMessage:
-            result = self._result(message, self.answered, unknown)
-            return "tool", (msgspec.structs.replace(result, name=message.name),)
-        if type(message) is OtherBlock:
-            raise self._fail(f"{message.tag!r} is not a role here", f"{self._path}.role")
-        content = message.content
-        parts: tuple[Part, ...]
-        if type(content) is str:
-            parts = (Text(content),)
-        else:
-            parts = tuple(self._content(content, _elements(unknown, "content")))
-        role: Role = "user"
-        if type(message) is not types.UserMessage:
-            role = "system"
-            is_system = isinstance(message, types.SystemMessage)
-            parts = with_role(parts, "system" if is_system else "developer")
-        if unknown is not None:
-            parts = (*parts, *message_fields(unknown))
-        return role, parts
-
-    def _result(
-        self,
-        message: types.ToolMessage | types.FunctionMessage,
-        call_id: str,
-        unknown: Unknown | None,
-    ) -> ToolResult:
-        content = message.content
-        if unknown is None and type(content) is str:
-            return ToolResult(call_id, content)
-        inner = _elements(unknown, "content")
-        members = unknown.remaining() if unknown is not None else {}
-        name = _decode_text(members["name"]) if "name" in members else None
-        extras = extras_of(WIRE, members)
-        if content is None or isinstance(content, str):
-            return ToolResult(call_id, content or "", name=name, extras=extras)
-        parts: list[ResultPart] = []
-        for index, part in enumerate(self._content(content, inner, (0,))):
-            if not isinstance(part, Text | Image | Document | Audio | Opaque):
-                path = f"{self._path}.content[{index}]"
-                raise self._fail("may not stand in a tool result", path)
-            parts.append(part)
-        return ToolResult(call_id, tuple(parts), name=name, extras=extras)
-
-    def assistant(
-        self, message: types.AssistantMessage | types.ReplyMessage, unknown: Unknown | None
-    ) -> tuple[Part, ...]:
-        """Reasoning, content, refusal, tool calls, and last the unknown fields of the message.
-
-        In a reply empty texts are left out; in a request they are kept.
-        """
-        is_reply = type(message) is types.ReplyMessage
-        parts: list[Part] = []
-        others: Members = {}
-        if message.reasoning_content is not NULL or message.reasoning is not NULL:
-            _read_reasoning(message, parts, others)
-        content = message.content
-        if type(content) is not str:
-            inner = _elements(unknown, "content")
-            self.unmarked = True
-            parts += self._content(content, inner, first=len(parts))
-            self.unmarked = False
-        elif content or not is_reply:
-            parts.append(Text(content))
-        if message.refusal:
-            parts.append(Refusal(message.refusal))
-        if message.tool_calls:
-            inner = _elements(unknown, "tool_calls")
-            for index, call in enumerate(message.tool_calls):
-                parts.append(_read_call(call, inner.get(index)))
-        if is_reply:
-            for name in ("annotations", "audio", "function_call"):
-                raw = getattr(message, name)
-                if raw is not NULL and bytes(raw) not in (b"null", b"[]"):
-                    others[name] = raw
-        if unknown is not None or others:
-            parts += message_fields(unknown, others)
-        return tuple(parts)
-
-    def _content(
-        self,
-        content: types.Content,
-        unknown: dict[int, Unknown],
-        below: tuple[int, ...] = (),
-        first: int = 0,
-    ) -> list[Part]:
-        """The parts of a message's content. Marks count from `first`, below the path `below`."""
-        if content is None or isinstance(content, str):
-            return [] if content is None else [Text(content)]
-        path = self._path
-        return [
-            self.part(part, unknown.get(i), f"{path}.content[{i}]", (*below, first + i))
-            for i, part in enumerate(content)
-        ]
-
-    def part(
-        self,
-        part: types.ContentPart | OtherBlock,
-        unknown: Unknown | None,
-        path: str,
-        position: tuple[int, ...] = (),
-    ) -> Part:
-        """A content part with its unknown fields as extras; one of another type or source whole."""
-        if type(part) is OtherBlock:
-            return _opaque(part.tag, part.members)
-        if type(part) is types.RefusalPart:
-            return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
-        members: Members = {}
-        if type(part) is not types.ThinkingPart and part.prompt_cache_breakpoint is not None:
-            if self.unmarked:
-                # The provider places none there: it stays as it is.
-                members[TABLE.marker] = msgspec.Raw(_encode(part.prompt_cache_breakpoint))
-            else:
-                ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
-                self.marks.append((position, ttl or "30m", extras))
-        if unknown is not None:
-            members |= unknown.remaining()
-        if type(part) is types.TextPart:
-            return Text(part.text, extras_of(WIRE, members))
-        kind = str(type(part).__struct_config__.tag)
-        source: msgspec.Raw = getattr(part, kind)
-        try:
-            value = _READERS[type(part)](source, members)
-        except DECODE_ERRORS:
-            value = None
-        return value if value is not None else _opaque(kind, {kind: source, **members})
-
-
-def _elements(unknown: Unknown | None, name: str) -> dict[int, Unknown]:
-    return unknown.take_elements(name) if unknown is not None else {}
-
-
-def _read_reasoning(
-    message: types.AssistantMessage | types.ReplyMessage, parts: list[Part], others: Members
-) -> None:
-    """The first field of reasoning that has a text becomes a part; any other is kept as it is."""
-    for name in REASONING_FIELDS:
-        raw = getattr(message, name)
-        if bytes(raw) == b"null":
-            continue
-        if parts or bytes(raw)[:1] != b'"':
-            others[name] = raw
-        elif (text := _decode_text(raw)) or type(message) is not types.ReplyMessage:
-            parts.append(Thinking(text, provider=WIRE, extras=reasoning_extras(name)))
-
-
-def message_fields(unknown: Unknown | None, others: Members | None = None) -> list[Part]:
-    """Unknown fields of a message, as a part that other wires leave out."""
-    members = unknown.remaining() if unknown is not None else {}
-    if others:
-        members |= others
-    return fields_part(WIRE, MESSAGE_FIELDS, members)
-
-
-def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:
-    """A function call with its arguments as the model wrote them; any other call whole."""
-    if type(call) is OtherBlock:
-        return Opaque(WIRE, OTHER_CALL, bytes(call.raw).decode())
-    function = call.function
-    if function is None:
-        members = unknown.remaining() if unknown is not None else {}
-        members["type"] = msgspec.Raw(b'"function"')
-        if call.id is not None:
-            members["id"] = msgspec.Raw(string(call.id))
-        return Opaque(WIRE, OTHER_CALL, encode_members(members).decode())
-    arguments, extras = function.arguments, None
-    if unknown is not None:
-        if arguments is None and (inside := unknown.members.get("function")) is not None:
-            arguments = _take_object(inside)
-        extras = unknown.extras(WIRE)
-    return ToolCall(call.id or "", function.name or "", arguments or "", extras)
-
-
-def _take_object(function: object) -> str | None:
-    """Takes arguments that are no text out of the unknown members of a function."""
-    raw = function.members.pop("arguments", None) if isinstance(function, Unknown) else None
-    if not isinstance(raw, msgspec.Raw):
-        return None
-    return _decode_text(raw) if bytes(raw)[:1] == b'"' else str(raw, "utf-8")
-
-
-def reasoning_extras(field: str, members: bytes = b"") -> Extras:
-    """The extras of reasoning: the field it came in, and further members."""
-    return {WIRE: f'{{"field":"{field}"{"," if members else ""}{members.decode()}}}'}
-
-
-# ── Content parts ────────────────────────────────────────────────────────────────────────────────
-
-
-def _opaque(kind: str, members: Members) -> Opaque:
-    """A part that is sent back as it came, without its marker."""
-    whole = {"type": msgspec.Raw(string(kind))}
-    whole |= {
-        name: raw for name, raw in members.items() if name != "type" and bytes(raw) != b"null"
-    }
-    taken = kind in (MESSAGE_FIELDS, OTHER_CALL)
-    return Opaque(WIRE, f"part {kind}" if taken else kind, encode_members(whole).decode())
-
-
-def _read_image(source: msgspec.Raw, members: Members) -> Image:
-    image = _decode_image(source)
-    url = decode_data_url(image.url) or Url(image.url)
-    return Image(url, image.detail, extras_of(WIRE, members))
-
-
-def _read_audio(source: msgspec.Raw, members: Members) -> Audio | None:
-    audio = _decode_audio(source)
-    media_type = "audio/mpeg" if audio.format == "mp3" else f"audio/{audio.format}"
-    data = decode_base64(audio.data, media_type)
-    return None if data is None else Audio(data, extras_of(WIRE, members))
-
-
-def _read_file(source: msgspec.Raw, members: Members) -> Document | None:
-    file = _decode_file(source)
-    if (file.file_data is None) == (file.file_id is None):
-        return None
-    extras = extras_of(WIRE, members)
-    if file.file_id is not None:
-        return Document(FileId("openai", file.file_id), file.filename, extras=extras)
-    data = decode_data_url(file.file_data or "")
-    if data is None or file.filename is None:
-        return None
-    return Document(data, file.filename, extras=extras)
-
-
-def _read_thinking(source: msgspec.Raw, members: Members) -> Thinking:
-    """Reasoning in a content part. The pieces are kept where they are not one text."""
-    text = "".join(piece.text for piece in _decode_thinking(source) if piece.type == "text")
-    if msgspec.json.decode(source) != [{"type": "text", "text": text}]:
-        members = {"thinking": source, **members}
-    extras = reasoning_extras(IN_CONTENT, encode_members(members)[1:-1])
-    return Thinking(text, provider=WIRE, extras=extras)
-
-
-_READERS: dict[type, Any] = {
-    types.ImagePart: _read_image,
-    types.AudioPart: _read_audio,
-    types.FilePart: _read_file,
-    types.ThinkingPart: _read_thinking,
-}

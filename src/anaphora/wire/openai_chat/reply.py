@@ -29,13 +29,12 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.broken_json import replaces_lone_surrogates
 from anaphora.wire.errors import from_json, write_failure
+from anaphora.wire.lenient import LenientDecoder
 from anaphora.wire.openai import counted_usage
 from anaphora.wire.parts import bare_members, following, own_members, own_stop, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
     converts_errors,
     decode_members,
@@ -44,6 +43,7 @@ from anaphora.wire.reading import (
     encode_members,
     extras_of,
     object_members,
+    replaces_lone_surrogates,
     reply_error,
 )
 from anaphora.wire.replies import (
@@ -53,8 +53,8 @@ from anaphora.wire.replies import (
 )
 from anaphora.wire.sse import encode_event
 
+from .message_reader import MessageReader
 from .messages import reasoning_field, sort_parts, thinking_part
-from .parse import MessageReader
 from .types import (
     IN_CONTENT,
     MESSAGE_FIELDS,

@@ -13,13 +13,9 @@ from anaphora.values import (
     Ttl,
 )
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.breakpoints import marker_in
 from anaphora.wire.markers import DialectMarkers, marker_bytes, take_dialect_marker
-from anaphora.wire.openai import (
-    body_order,
-    function_name,
-    marker_in,
-    split_tools,
-)
+from anaphora.wire.openai import body_order
 from anaphora.wire.parts import following
 from anaphora.wire.reading import (
     Members,
@@ -36,13 +32,14 @@ from anaphora.wire.splitting import (
     SplitMessage,
     SplitSection,
     cut_section,
+    cut_tools,
     required_text,
 )
 from anaphora.wire.walking import Walk, WalkedBlock
 
 from .fields import TABLE
-from .messages import close, glue
 from .params import PARAMS
+from .render import close, glue
 from .types import (
     AUTOMATIC,
     MARKERS,
@@ -125,7 +122,7 @@ def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | 
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(raw, function_name, b'"tools":[', b"],")
+    return cut_tools(_WALK, raw, b'"tools":[', b"],")
 
 
 def _split_message(

@@ -28,32 +28,28 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire.errors import from_json
-from anaphora.wire.parts import whole_body_events
+from anaphora.wire.lenient import LenientDecoder, Unknown
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    Unknown,
     decode_members,
     encode_members,
     extras_of,
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
-from .parse import PART, MessageReader, reasoning_extras
+from .message_reader import PART, MessageReader, reasoning_extras
 from .reply import read_reply, read_stop, read_usage, take_text, write_choice
 from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
 
-_CHOICES: LenientDecoder[list[types.ChoiceDelta] | None] = LenientDecoder(
-    list[types.ChoiceDelta] | None
-)
+_CHOICES = LenientDecoder[list[types.ChoiceDelta] | None](list[types.ChoiceDelta] | None)
 
 _decode_text = msgspec.json.Decoder(types.TextChunk).decode
 
@@ -176,9 +172,8 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         if not self._build.started:
-            return self._build.fail(
-                Parse("the stream ended without saying anything", path="stream")
-            )
+            problem = Parse("the stream ended without saying anything", path="stream")
+            return self._build.fail(problem)
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
             events += self._build.read_usage(read_usage, usage, "stream.x_groq.usage")
@@ -302,11 +297,9 @@ class _ChoiceBuilder:
         if index is not None:
             return [self.build.add_text(index, text)]
         index = self._places[field] = self._next_index()
-        if field == "text":
-            self.text_index = index
-            begun = self.build.begin(index, "text", Text)
-        elif field == "refusal":
-            begun = self.build.begin(index, "refusal", Refusal)
+        if field in ("text", "refusal"):
+            self.text_index = index if field == "text" else self.text_index
+            begun = self.build.begin(index, field, Text if field == "text" else Refusal)
         else:
 
             def finish(text: str) -> Part:

@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Ttl
-from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint, ReasoningCount
-from anaphora.wire.reading import Partial, Whole
-
-MEMO = Memo()
+from anaphora.wire.breakpoints import Breakpoint
+from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.memo import MEMOS
+from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_chat"
+#: What this wire remembers between calls.
+MEMO = MEMOS[WIRE]
 PATH = "/v1/chat/completions"
 
 #: Kinds of opaque parts that are no content parts: fields of the message, and tool calls of other

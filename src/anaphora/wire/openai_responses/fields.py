@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.rendered import Kind
-from anaphora.wire.walking import BlockType, Does, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Does, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
 
@@ -116,6 +116,11 @@ def _is_whole(item: Any) -> bool:
     return item.type != "reasoning" or bool(item.encrypted_content)
 
 
+#: Items that tell the model what to do, or are not known to be turns.
+_INSTRUCTING = names(
+    """additional_tools compaction_trigger configuration_update mcp_list_tools message program
+    program_output tool_search_output"""
+)
 #: Items that the app makes. Any other item that is kept whole is the model's.
 APP_ITEMS = frozenset(kind for kind, row in ITEMS.items() if row.by_app) - {"function_call_output"}
 
@@ -143,6 +148,14 @@ TABLE = RequestTable(
         },
         counted="""conversation input instructions model parallel_tool_calls previous_response_id
         reasoning text tool_choice tools truncation""",
+        unread="client_metadata metadata model prompt_cache_key safety_identifier user",
+        prose="conversation prompt text.format",
+    ),
+    content=names("content id phase status type"),
+    turns=frozenset(ITEMS) - _INSTRUCTING,
+    params=names(
+        """frequency_penalty function_call logit_bias max_completion_tokens max_tokens modalities n
+        presence_penalty reasoning_effort seed top_k verbosity"""
     ),
     messages="input",
     system="instructions",

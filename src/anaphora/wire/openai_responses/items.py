@@ -34,7 +34,13 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.openai import arguments_text, data_url, file_id
-from anaphora.wire.parts import check_part, closing, extra_members, following_extras, opaque_json
+from anaphora.wire.parts import (
+    check_part,
+    closing,
+    extra_members,
+    following_extras,
+    opaque_json,
+)
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .types import ITEM, WIRE
@@ -336,3 +342,36 @@ OUTPUT: dict[type, tuple[Kind, Encode]] = {
     Audio: (Kind.AUDIO, _not_output),
     Opaque: (Kind.OTHER, _opaque),
 }
+
+
+def plain_items(message: Message) -> list[tuple[Kind, bytes, bool, str]] | None:
+    """The items of a message of texts, calls and texts of results without extras, one chunk each:
+    its kind, its bytes without glue, whether it may be marked, and the state after it. Nearly all
+    messages are such, and `lay_out` takes three times as long for the same bytes. None for other
+    messages, and for those that it rejects."""
+    role, parts = message.role, message.parts
+    items: list[tuple[Kind, bytes, bool, str]] = []
+    try:
+        for part in parts:
+            if isinstance(part, Text) and part.extras is None:
+                if role == "assistant":
+                    data = ASSISTANT_TEXT + string(part.text) + b"}"
+                    items.append((_TEXT, data, False, CLOSED))
+                elif role == "user" and len(parts) == 1:
+                    data = USER_TEXT + string(part.text) + b"}"
+                    items.append((_TEXT, data, bool(part.text), role))
+                else:
+                    return None
+            elif isinstance(part, ToolCall) and part.extras is None and role == "assistant":
+                items.append((_CALL, function_call(part), False, CLOSED))
+            elif isinstance(part, ToolResult) and part.extras is None and role == "tool":
+                content = part.content
+                if part.error or not isinstance(content, str):
+                    return None
+                data = RESULT_TEXT % (string(part.call_id), string(content))
+                items.append((_RESULT, data, bool(content), "user"))
+            else:
+                return None
+    except InvalidRequest:
+        return None
+    return items or None

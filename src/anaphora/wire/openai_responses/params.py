@@ -13,14 +13,14 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Earlier, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
+from anaphora.wire.breakpoints import NEAREST, option_notices
+from anaphora.wire.lenient import Unknown
 from anaphora.wire.openai import (
-    NEAREST,
     OPENAI,
     SystemPlace,
     SystemRoles,
     check_forced_tools,
     decode_params,
-    option_notices,
     place_of,
     profile_value,
     schema_members,
@@ -39,7 +39,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 from anaphora.wire.parts import foreign_extras
-from anaphora.wire.reading import Members, Unknown, extras_of
+from anaphora.wire.reading import Members, extras_of
 
 from .types import MEMO, PATH, WIRE, JsonFormat, ResponsesRequest, SchemaFormat
 

@@ -44,6 +44,7 @@ from anaphora.values import (
     ToolResult,
     Ttl,
 )
+from anaphora.wire.lenient import LenientDecoder, OtherBlock
 from anaphora.wire.openai import (
     SystemPlace,
     keep_place,
@@ -52,23 +53,20 @@ from anaphora.wire.openai import (
 from anaphora.wire.params import NO_CACHE_PLAN
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     Members,
-    OtherBlock,
     converts_errors,
     decode_elements,
     decode_members,
     decode_value,
     extras_of,
-    list_elements,
     numbered,
     request_error,
 )
-from anaphora.wire.splitting import (
-    TOOL_LISTS,
-)
+from anaphora.wire.splitting import TOOL_LISTS
+from anaphora.wire.walking import Walk
 
 from . import types
+from .fields import TABLE
 from .items import goes_on
 from .params import read_params
 from .reply import ItemReader, ReadItem
@@ -191,17 +189,16 @@ def _system_blocks(
 def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
     """Remembered: the same list comes with every turn."""
     tools: list[AnyTool] = []
-    for index, raw in enumerate(list_elements(listed, "$.tools", request_error)):
-        tool, unknown = _TOOL.decode(raw, f"$.tools[{index}]", request_error)
+    for found in Walk(TABLE).tools(listed, "$.tools"):
+        tool, unknown = _TOOL.decode(found.raw, found.path, request_error)
         schema = b"" if isinstance(tool, OtherBlock) else bytes(tool.parameters)
         if isinstance(tool, OtherBlock) or schema[:1] != b"{":
             kind, name = "function", None if isinstance(tool, OtherBlock) else tool.name
             if isinstance(tool, OtherBlock):
                 kind = tool.tag
-                path = f"$.tools[{index}].name"
                 named = tool.members.get("name", NULL)
-                name = decode_value(named, str | None, path, request_error)
-            tools.append(ProviderTool(WIRE, name or kind, bytes(raw).decode()))
+                name = decode_value(named, str | None, f"{found.path}.name", request_error)
+            tools.append(ProviderTool(WIRE, name or kind, bytes(found.raw).decode()))
             continue
         extras = unknown.extras(WIRE, nulls=True) if unknown is not None else None
         description = tool.description or ""

@@ -33,19 +33,10 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.breakpoints import NEAREST, MarkPlace, key_slot, locate, options_free
 from anaphora.wire.markers import ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
-from anaphora.wire.openai import (
-    NEAREST,
-    MarkPlace,
-    SystemPlace,
-    block_log,
-    key_slot,
-    locate,
-    options_free,
-    place_of,
-    tool_log,
-)
+from anaphora.wire.openai import SystemPlace, block_log, place_of, tool_log
 from anaphora.wire.parts import (
     closing,
     encode_at,
@@ -65,19 +56,16 @@ from anaphora.wire.splitting import BEFORE_BRACE
 
 from .fields import APP_ITEMS
 from .items import (
-    ASSISTANT_TEXT,
     CLOSED,
-    RESULT_TEXT,
-    USER_TEXT,
     Notices,
     Piece,
     begins_item,
     encode_part,
-    function_call,
     is_content,
     is_easy,
     message_opening,
     output_parts,
+    plain_items,
     text_part,
 )
 from .params import Traits, automatic_ttl, continues, envelope, traits_of
@@ -86,9 +74,6 @@ from .types import AUTOMATIC, ITEM, MARKERS, MEMO, WIRE
 TOOLS = b',"tools":['
 INPUT = b',"input":['
 INSTRUCTIONS = b',"instructions":'
-
-# Looked up once: access to an enum member is slow.
-_TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
 
 _ROLES: dict[str, Role] = {
     "user": "user",
@@ -285,7 +270,7 @@ def add_messages(
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
     for index, message in enumerate(messages):
-        plain = _plain(message)
+        plain = plain_items(message)
         if plain is not None:
             for kind, data, markable, after in plain:
                 append.chunk(kind, glue(state) + data, splice if markable else None, after)
@@ -305,39 +290,6 @@ def add_messages(
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
-
-
-def _plain(message: Message) -> list[tuple[Kind, bytes, bool, str]] | None:
-    """The items of a message of texts, calls and texts of results without extras, one chunk each:
-    its kind, its bytes without glue, whether it may be marked, and the state after it. Nearly all
-    messages are such, and `lay_out` takes three times as long for the same bytes. None for other
-    messages, and for those that it rejects."""
-    role, parts = message.role, message.parts
-    items: list[tuple[Kind, bytes, bool, str]] = []
-    try:
-        for part in parts:
-            if isinstance(part, Text) and part.extras is None:
-                if role == "assistant":
-                    data = ASSISTANT_TEXT + string(part.text) + b"}"
-                    items.append((_TEXT, data, False, CLOSED))
-                elif role == "user" and len(parts) == 1:
-                    data = USER_TEXT + string(part.text) + b"}"
-                    items.append((_TEXT, data, bool(part.text), role))
-                else:
-                    return None
-            elif isinstance(part, ToolCall) and part.extras is None and role == "assistant":
-                items.append((_CALL, function_call(part), False, CLOSED))
-            elif isinstance(part, ToolResult) and part.extras is None and role == "tool":
-                content = part.content
-                if part.error or not isinstance(content, str):
-                    return None
-                data = RESULT_TEXT % (string(part.call_id), string(content))
-                items.append((_RESULT, data, bool(content), "user"))
-            else:
-                return None
-    except InvalidRequest:
-        return None
-    return items or None
 
 
 def lay_out(

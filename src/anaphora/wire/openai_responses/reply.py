@@ -31,29 +31,21 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.broken_json import replaces_lone_surrogates
+from anaphora.wire.breakpoints import read_breakpoint, take_breakpoint
 from anaphora.wire.errors import ErrorObject, from_object
+from anaphora.wire.lenient import LenientDecoder, OtherBlock, Unknown
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.openai import (
-    SystemPlace,
-    counted_usage,
-    decode_data_url,
-    keep_place,
-    read_breakpoint,
-    take_breakpoint,
-)
+from anaphora.wire.openai import SystemPlace, counted_usage, decode_data_url, keep_place
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
-    LenientDecoder,
     Members,
-    OtherBlock,
-    Unknown,
     converts_errors,
     decode_value,
     encode_members,
     extras_of,
     object_members,
+    replaces_lone_surrogates,
     reply_error,
 )
 from anaphora.wire.replies import (

@@ -7,11 +7,8 @@ import msgspec
 from anaphora.rendered import Kind, Rendered
 from anaphora.values import Ttl
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.openai import (
-    body_order,
-    marker_in,
-    split_tools,
-)
+from anaphora.wire.breakpoints import marker_in
+from anaphora.wire.openai import body_order
 from anaphora.wire.reading import (
     converts_errors,
     decode_value,
@@ -27,6 +24,7 @@ from anaphora.wire.splitting import (
     SplitMessage,
     SplitSection,
     cut_section,
+    cut_tools,
 )
 from anaphora.wire.walking import Walk, WalkedBlock
 
@@ -118,9 +116,7 @@ def _split_system(raw: bytes, ttl: Ttl) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(
-        raw, lambda tool: known_text(tool, "name") or known_text(tool, "type"), TOOLS, b"]"
-    )
+    return cut_tools(_WALK, raw, TOOLS, b"]")
 
 
 def _split_item(raw: bytes | msgspec.Raw, path: str, ttl: Ttl) -> SplitMessage:

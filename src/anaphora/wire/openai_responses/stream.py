@@ -16,16 +16,15 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.errors import ErrorObject, from_object
-from anaphora.wire.parts import whole_body_events
+from anaphora.wire.lenient import LenientDecoder
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    LenientDecoder,
     decode_value,
     encode_members,
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import ReplyBuilder
+from anaphora.wire.replies import ReplyBuilder, whole_body_events
 from anaphora.wire.sse import DONE, EventDecoder
 
 from .reply import read_output, read_reply
@@ -53,11 +52,12 @@ _DELTAS = {
 class _OpenItem:
     """An item that is not complete yet."""
 
-    __slots__ = ("head", "index", "parts", "whole")
+    __slots__ = ("call", "head", "index", "parts", "whole")
 
-    def __init__(self, index: int, head: ItemHead) -> None:
+    def __init__(self, index: int, head: ItemHead, call: CallHead | None) -> None:
         self.index = index
         self.head = head
+        self.call = call
         self.parts: dict[int, int] = {}
         """Content index -> index of the part in the reply."""
         self.whole: dict[int, Part] = {}
@@ -147,15 +147,15 @@ class StreamReader:
         return self._build.fail(from_object(error, 200))
 
     def _on_item(self, event: StreamEvent) -> list[Event]:
-        head = _head_of(event.item)
+        head, call = _heads_of(event.item)
         index = event.output_index if event.output_index is not None else self._last + 1
-        item = self._open(index, head)
+        item = self._open(index, head, call)
         if head.kind == "message":
             return []  # its parts have events of their own
-        if isinstance(head, CallHead):
+        if call is not None:
             events = self._begin(item, 0, "tool_call")
-            if head.arguments:
-                events.append(self._build.add_text(item.parts[0], head.arguments))
+            if call.arguments:
+                events.append(self._build.add_text(item.parts[0], call.arguments))
             return events
         return self._begin(item, 0, "thinking" if head.kind == "reasoning" else "opaque")
 
@@ -184,9 +184,9 @@ class StreamReader:
         return [*events, self._build.add_text(item.parts[content], event.delta or "")]
 
     def _on_item_done(self, event: StreamEvent) -> list[Event]:
-        head = _head_of(event.item)
+        head, call = _heads_of(event.item)
         item = self._item(event.output_index, head.id, head.kind)
-        item.head = head
+        item.head, item.call = head, call
         events: list[Event] = []
         for content, part in enumerate(read_output(event.item, "stream.item")):
             item.whole[content] = part
@@ -229,8 +229,8 @@ class StreamReader:
             return bytes(response)
         return encode_members({**members, "output": msgspec.Raw(b"[]")})
 
-    def _open(self, index: int, head: ItemHead) -> _OpenItem:
-        item = self._items[index] = _OpenItem(index, head)
+    def _open(self, index: int, head: ItemHead, call: CallHead | None = None) -> _OpenItem:
+        item = self._items[index] = _OpenItem(index, head, call)
         self._last = index
         if head.id:
             self._by_id[head.id] = index
@@ -253,14 +253,14 @@ class StreamReader:
 
         def finish(text: str) -> Part:
             whole = item.whole.get(content)
-            return whole if whole is not None else _unfinished_part(kind, text, item.head)
+            return whole if whole is not None else _unfinished_part(kind, text, item)
 
-        head = item.head
-        if kind == "tool_call" and isinstance(head, CallHead):
+        own_id, call = item.head.id, item.call
+        if kind == "tool_call" and call is not None:
             return self._build.begin(
-                index, kind, finish, id=head.call_id, name=head.name, item=head.id
+                index, kind, finish, id=call.call_id, name=call.name, item=own_id
             )
-        return self._build.begin(index, kind, finish, item=head.id)
+        return self._build.begin(index, kind, finish, item=own_id)
 
 
 #: The field that an event of each type must have, and its handler.
@@ -280,10 +280,10 @@ _HANDLERS: dict[str, tuple[str, Callable[[StreamReader, StreamEvent], list[Event
 }
 
 
-def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
+def _unfinished_part(kind: str, text: str, item: _OpenItem) -> Part:
     """A part whose item did not end."""
     if kind == "tool_call":
-        call = head if isinstance(head, CallHead) else CallHead()
+        call = item.call or CallHead()
         return ToolCall(call.call_id or "", call.name or "", text)
     if kind == "thinking":
         return Thinking(text, provider=WIRE)
@@ -291,7 +291,8 @@ def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
         return Refusal(text)
     if kind == "text":
         return Text(text)
-    return Opaque(WIRE, head.kind, msgspec.json.encode({"type": head.kind}).decode())
+    kind = item.head.kind
+    return Opaque(WIRE, kind, msgspec.json.encode({"type": kind}).decode())
 
 
 def part_kind(part: Part) -> str:
@@ -300,9 +301,10 @@ def part_kind(part: Part) -> str:
     return "tool_call" if isinstance(part, ToolCall) else "opaque"
 
 
-def _head_of(item: msgspec.Raw) -> ItemHead:
+def _heads_of(item: msgspec.Raw) -> tuple[ItemHead, CallHead | None]:
     try:
         head = msgspec.json.decode(item, type=ItemHead)
-        return msgspec.json.decode(item, type=CallHead) if head.kind == "function_call" else head
+        is_call = head.kind == "function_call"
+        return head, msgspec.json.decode(item, type=CallHead) if is_call else None
     except DECODE_ERRORS as problem:
         raise Parse(f"an item: {problem}", path="stream") from None

@@ -11,14 +11,15 @@ from typing import Literal, TypeAlias, final
 import msgspec
 
 from anaphora.values import Role, Ttl
+from anaphora.wire.breakpoints import Breakpoint
 from anaphora.wire.errors import ErrorObject
-from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint, ReasoningCount
-from anaphora.wire.reading import Partial, Whole
-
-MEMO = Memo()
+from anaphora.wire.lenient import Partial, Whole
+from anaphora.wire.memo import MEMOS
+from anaphora.wire.openai import ReasoningCount
 
 WIRE = "openai_responses"
+#: What this wire remembers between calls.
+MEMO = MEMOS[WIRE]
 PATH = "/v1/responses"
 
 #: The key in the extras of an item's first part for the fields of the item itself (id, status,
@@ -233,7 +234,9 @@ class ItemHead(msgspec.Struct, frozen=True):
         return self.type or "message"
 
 
-class CallHead(ItemHead, frozen=True):
+class CallHead(msgspec.Struct, frozen=True):
+    """The fields of a function call, besides those of any item."""
+
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None

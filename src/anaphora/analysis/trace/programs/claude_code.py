@@ -50,12 +50,12 @@ class SessionNode(msgspec.Struct, eq=False):
     results: SessionNode | None = None
     """Of a reply: the results of its tools."""
     taken_by: SessionNode | None = None
-    """The message that its contents belong to, where that is another one."""
+    """The message that its contents belong to, if that is another one."""
     is_leaf: bool = True
     depth: int = 1
     """The messages up to here."""
     _times: list[float] = []
-    """Of the contents, where all are known."""
+    """Of the contents, if all are known."""
     _message: TraceMessage | None = None
     """One object for all conversations that contain it, from when the file is read."""
 
@@ -164,8 +164,7 @@ class ClaudeCodeSession:
         if self._order.moved:
             for node in self.nodes:
                 node.sort()
-            lines = f"{counted(self._order.moved, 'line')} before the one that comes first"
-            self._problems.append(Problem(file, f"{lines}: put in order", "notice"))
+        self._problems += self._order.problems(file)
         if self._repeated:
             lines = f"{counted(self._repeated, 'line')} repeated in the same file: read once"
             self._problems.append(Problem(file, lines, "notice"))
@@ -173,12 +172,10 @@ class ClaudeCodeSession:
 
     def _conversations(self, file: str) -> list[TraceEntry]:
         taken: set[int] = set()
-        leaves = [node for node in self.nodes if node.is_leaf]
         branches = BranchBudget()
         branches.add(len(self.nodes))
-        longest = sorted(leaves, key=lambda leaf: -leaf.depth)
-        kept = {id(leaf) for leaf in longest if branches.take(leaf.depth)}
-        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves if id(leaf) in kept]
+        leaves = branches.kept([node for node in self.nodes if node.is_leaf])
+        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves]
         return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:

@@ -5,7 +5,7 @@ Lines are `{timestamp, type, payload}`. `response_item` is an item of the conver
 bill, sometimes twice. Newer versions also write a `token_usage_record` with the response's id, and
 number the lines (`ordinal`). After `compacted` another conversation begins. A fork is a file of its
 own whose `session_meta` names the other session: it repeats its lines with new times, or, with
-`history_base`, has only what is new.
+`history_base`, has only new lines.
 System prompt, instructions and tools are not read.
 """
 
@@ -29,6 +29,8 @@ from anaphora.analysis.trace.log_lines import (
     reported_count,
     seconds,
 )
+
+from .recorded import usage_of
 
 _LINE_TYPES = (
     "session_meta response_item event_msg turn_context compacted token_usage_record world_state"
@@ -55,11 +57,11 @@ class _Conversation(msgspec.Struct):
     """Of the reply that is not billed yet."""
     _last_input: float | None = None
     _reply: int | None = None
-    """Where the reply that is not billed yet begins."""
+    """Index of the first message of the reply that is not billed yet."""
     _began: float | None = None
     _item_at: float | None = None
     _ended: float | None = None
-    """When its last item came, where its bill follows the results of its tools."""
+    """When its last item came, if its bill follows the results of its tools."""
 
     def add(self, payload: dict[str, Any], at: float | None) -> None:
         from_model = payload.get("type") in _MODEL_ITEMS or payload.get("role") == "assistant"
@@ -73,7 +75,7 @@ class _Conversation(msgspec.Struct):
         self.messages.append(_message(payload, from_model))
 
     def sent(self, at: float | None) -> None:
-        """What the next call sends was there at this time."""
+        """The input of the next call was complete at this time."""
         self._last_input = at
 
     def billed(
@@ -278,16 +280,13 @@ def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:
 
 
 def _usage(last: dict[str, Any]) -> TraceUsage | None:
-    """The input includes what was read and written."""
-    total, read = count(last, "input_tokens"), count(last, "cached_input_tokens")
-    written = count(last, "cache_write_input_tokens")
-    if read + written > total:
-        raise ValueError(f"{read} read and {written} written of {total} input tokens")
-    usage = TraceUsage(
-        input=total - read - written,
-        cache_read=read,
-        cache_write_30m=written,
+    """The input includes reads and writes."""
+    read, written = count(last, "cached_input_tokens"), count(last, "cache_write_input_tokens")
+    return usage_of(
+        "openai",
+        uncached=count(last, "input_tokens") - read - written,
+        read=read,
+        written=written,
         output=count(last, "output_tokens"),
         reasoning=reported_count(last, "reasoning_output_tokens"),
     )
-    return usage if total else None

@@ -2,7 +2,7 @@
 
 Lines are events `{type, data, id, parentId, timestamp}`, each behind the one that it names. A
 `session.usage_record` has the bill of the `assistant.message` with the same `apiCallId`. Versions
-before 1.0.100 wrote only `session.shutdown`, with the sums since the session began: a bill where
+before 1.0.100 wrote only `session.shutdown`, with the sums since the session began: a bill if
 there was one reply. After `session.compaction_complete` another conversation begins, and
 `session.snapshot_rewind` removes messages. Events of a subagent name the tool call that started it.
 The system prompt is in the file; tools are not.
@@ -91,7 +91,7 @@ class CopilotSession:
         self.id = ""
         self.model = ""
         self.provider = ""
-        """The provider of the last bill, where a key of the user's own was used."""
+        """The provider of the last bill, if a key of the user's own was used."""
         self._agents: dict[str, _Agent] = {}
         self._order: LineOrder[_Event] = LineOrder()
         self._sums: dict[str, dict[str, int]] = {}
@@ -110,9 +110,7 @@ class CopilotSession:
     def traces(self, file: str) -> list[TraceEntry]:
         for event in self._order.rest():
             self._try(event)
-        if self._order.moved:
-            lines = f"{counted(self._order.moved, 'line')} before the one that comes first"
-            self._problems.append(Problem(file, f"{lines}: put in order", "notice"))
+        self._problems += self._order.problems(file)
         found: list[TraceEntry] = []
         unbilled = 0
         for number, (name, agent) in enumerate(self._agents.items()):
@@ -223,7 +221,7 @@ class CopilotSession:
         agent.restart([*kept, summary], "compaction")
 
     def _shutdown(self, data: dict[str, Any], place: str) -> None:
-        """The sums are a bill where one reply of a model has none."""
+        """The sums are a bill if one reply of a model has none."""
         metrics = data.get("modelMetrics")
         for model, metric in metrics.items() if isinstance(metrics, dict) else ():
             usage, requests = (
@@ -316,7 +314,7 @@ def _result(data: dict[str, Any]) -> TraceMessage:
 
 
 def _usage(usage: dict[str, Any], provider: str) -> TraceUsage | None:
-    """The input includes what was read and written."""
+    """The input includes reads and writes."""
     read, written = count(usage, "cacheReadTokens"), count(usage, "cacheWriteTokens")
     return usage_of(
         provider,

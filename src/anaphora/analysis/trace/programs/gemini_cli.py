@@ -29,6 +29,8 @@ from anaphora.analysis.trace.log_lines import (
 )
 from anaphora.wording import counted
 
+from .recorded import usage_of
+
 #: Messages of the conversation; others (info, error, warning) are only shown to the user.
 _MESSAGE_TYPES = ("user", "gemini")
 
@@ -69,7 +71,7 @@ class GeminiCliSession:
         """Whether the messages may have a call that no conversation has."""
         self._began: float | None = None
         self._began_by: Any = None
-        """What was done to the messages since the last conversation."""
+        """How the messages were changed since the last conversation."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         self.id = self.id or str(fields.get("sessionId") or "")
@@ -130,7 +132,7 @@ class GeminiCliSession:
         return problem
 
     def _rewind(self, id: object) -> None:
-        """Without the message and all after it; without any, where it is not known."""
+        """Removes the message and all after it; all messages if it is not known."""
         self._close_branch()
         self._began_by = "edit"
         while self._history:
@@ -244,16 +246,16 @@ def _tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _usage(tokens: object) -> TraceUsage | None:
-    """The input includes what was read; tool prompts and thoughts are counted beside it."""
+    """The input includes reads; tool prompts and thoughts are counted beside it."""
     if not isinstance(tokens, dict):
         return None
     total, read = count(tokens, "input") + count(tokens, "tool"), count(tokens, "cached")
     if read > total:
         raise ValueError(f"{read} cached of {total} input tokens")
-    usage = TraceUsage(
-        input=total - read,
-        cache_read=read,
+    return usage_of(
+        "google",
+        uncached=total - read,
+        read=read,
         output=count(tokens, "output") + count(tokens, "thoughts"),
         reasoning=reported_count(tokens, "thoughts"),
     )
-    return usage if total else None

@@ -26,7 +26,7 @@ from anaphora.analysis.trace.log_lines import (
 
 from .recorded import RecordedSession, served_by, usage_of
 
-#: Parts that are sent to a model as they are.
+#: Parts that are sent to a model.
 _SENT = ("text", "file", "reasoning")
 
 
@@ -103,7 +103,7 @@ class _Session(RecordedSession):
             for message in (reply, *results):
                 self.add(message)
         if info.get("summary") is True:
-            # What asked for the summary, and the summary.
+            # The request for the summary, and the summary.
             self.restart(self.messages[max(0, before - 1) :], "compaction")
 
 
@@ -149,7 +149,7 @@ def _messages(parts: list[dict[str, Any]]) -> list[TraceMessage]:
 
 
 def _sent(part: dict[str, Any]) -> dict[str, Any] | None:
-    """A part as a model gets it; None where it does not."""
+    """A part as a model gets it; None if it is not sent."""
     kind = part.get("type")
     if kind not in _SENT or part.get("ignored"):
         return None
@@ -174,7 +174,7 @@ def _ended(parts: list[dict[str, Any]]) -> float | None:
 
 
 def _usage(tokens: object, provider: str, *, reasons: bool) -> TraceUsage | None:
-    """What was read and written is not part of the input. The output is without the reasoning where
+    """Reads and writes are not part of the input. The output is without the reasoning if
     the total says so, and in versions without a total with it. A reasoning of 0 tokens in a reply
     that has some was not reported."""
     if not isinstance(tokens, dict):
@@ -196,6 +196,6 @@ def _usage(tokens: object, provider: str, *, reasons: bool) -> TraceUsage | None
 
 
 def _of(value: Any, name: str) -> dict[str, Any]:
-    """An object inside another; an empty one where it is missing."""
+    """An object inside another; an empty one if it is missing."""
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}

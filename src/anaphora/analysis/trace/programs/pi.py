@@ -24,7 +24,6 @@ from anaphora.analysis.trace.log_lines import (
     reported_count,
     seconds,
 )
-from anaphora.wording import counted
 
 from .recorded import RecordedSession, served_by, usage_of
 
@@ -84,20 +83,14 @@ class PiSession:
     def traces(self, file: str) -> list[TraceEntry]:
         for line in self._order.rest():
             self._read(*line)
-        if self._order.moved:
-            lines = f"{counted(self._order.moved, 'line')} before the one that comes first"
-            self._problems.append(Problem(file, f"{lines}: put in order", "notice"))
-        leaves = [entry for entry in self._entries if entry.is_leaf]
+        self._problems += self._order.problems(file)
         branches = BranchBudget()
         branches.add(len(self._entries))
-        longest = sorted(leaves, key=lambda leaf: -leaf.depth)
-        kept = {id(leaf) for leaf in longest if branches.take(leaf.depth)}
         taken: set[int] = set()
         found: list[TraceEntry] = []
-        for leaf in leaves:
-            if id(leaf) in kept:
-                name = f"{self.id or file}@{leaf.place.rpartition(':')[2]}"
-                found += _conversations(leaf, taken).found(name, "pi", self.id or file, file)
+        for leaf in branches.kept([entry for entry in self._entries if entry.is_leaf]):
+            name = f"{self.id or file}@{leaf.place.rpartition(':')[2]}"
+            found += _conversations(leaf, taken).found(name, "pi", self.id or file, file)
         return [*self._problems, *found, *branches.problems(file)]
 
     def _read(self, place: str, fields: dict[str, Any]) -> None:
@@ -245,7 +238,7 @@ def _message(sent: dict[str, Any]) -> TraceMessage:
 
 
 def _usage(usage: object, provider: str) -> TraceUsage | None:
-    """What was read and written is not part of the input; reasoning is of the output."""
+    """Reads and writes are not part of the input; reasoning is part of the output."""
     if not isinstance(usage, dict):
         return None
     return usage_of(

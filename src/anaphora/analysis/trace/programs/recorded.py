@@ -1,4 +1,4 @@
-"""What the readers of several programs share: conversations of one provider, and providers by the
+"""Shared by the readers of several programs: conversations of one provider, and providers by the
 names that programs use."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HALF_HOUR = ("openai", "azure")
 
 
 def served_by(provider: object, model: object) -> tuple[str, str]:
-    """The catalog's provider and model, by the names that a program uses; as it names them where
+    """The catalog's provider and model, by the names that a program uses; its own names if
     they are not known."""
     name, model = (str(one) if isinstance(one, str) else "" for one in (provider, model))
     known = catalog.provider_named(name) if name else None
@@ -39,7 +39,7 @@ def usage_of(
     output: int | None = None,
     reasoning: int | None = None,
 ) -> TraceUsage | None:
-    """A bill; None where nothing was counted."""
+    """A bill; None if nothing was counted."""
     if uncached < 0 or written < written_1h:
         total = uncached + read + written
         raise ValueError(f"{read} read and {written} written of {total} input tokens")
@@ -93,7 +93,7 @@ class Recorded(msgspec.Struct):
 
 
 class RecordedSession:
-    """The conversations of one session: one at a time goes on, until its history is replaced or
+    """The conversations of one session: one at a time continues, until its history is replaced or
     another provider answers."""
 
     def __init__(self) -> None:

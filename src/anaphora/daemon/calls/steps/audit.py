@@ -21,7 +21,7 @@ from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from .relay import without_details
+from .answer import without_details
 
 #: Calls that are kept: of one app, and of all.
 _MOST_OF_APP, _MOST_APPS = 256, 64
@@ -47,7 +47,7 @@ class AuditCall(CallStep):
         flight, record, error = call.flight, call.record, outcome.error
         assert flight is not None
         if isinstance(error, Denied) and not call.sent:  # it gets a row among the refusals
-            self._tools.denials.refuse(call, error)
+            self._tools.refuse(call, error)
         elif self._audit is not None and record is not None:
             notices = flight.guarded("audit_failed", (), self._add_row, call, flight, record)
             notices += flight.take_notices()

@@ -1,20 +1,153 @@
-"""Whose request it is, and whether it may be read: by its token, its connection, and what the
-daemon and the grant of the app say of bodies."""
+"""Who sent a request: the address of its peer, and the token that it carries. And whether it may be
+read: by its app, its connection, and the limits of bodies in the grant and the daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ipaddress
+from collections.abc import Callable, Iterable
 from time import monotonic
+from urllib.parse import unquote_plus
 
 import msgspec
 
+from anaphora.client.config.secrets import Secret
+from anaphora.daemon.access.checks import UnreadBytes
 from anaphora.daemon.access.identity import Directory
-from anaphora.daemon.access.limits import UnreadBytes
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.errors import GrantRateLimited, StoreUnavailable, Unauthenticated
+from anaphora.daemon.values import SOCKET, Peer
+from anaphora.errors import (
+    Forbidden,
+    GrantRateLimited,
+    RequestRejected,
+    StoreUnavailable,
+    Unauthenticated,
+)
+from anaphora.redaction import hides_arguments
 from anaphora.serving.connection_limits import CONNECTION, ConnectionPlace
 from anaphora.serving.exchange import HttpExchange
+
+_BEARER = "bearer "
+#: Headers that hold a token. None of them goes further than here.
+_TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
+_TOKEN_FIELD = b"key"
+_FORWARDED = "x-forwarded-for"
+#: Headers that reverse proxies add.
+_PROXY_HEADERS = (_FORWARDED, "forwarded", "x-real-ip", "x-forwarded-host", "via")
+
+
+class Peers:
+    """Finds the peer of a request. Behind a reverse proxy that is the client which the proxy names;
+    `x-forwarded-for` of others is not believed."""
+
+    def __init__(
+        self, trusted_proxies: Iterable[str] = (), *, behind_proxy: bool = False, tls: bool = False
+    ) -> None:
+        self._trusted = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
+        self._behind_proxy = behind_proxy
+        self._tls = tls
+
+    def peer_of(self, exchange: HttpExchange) -> Peer:
+        """Raises `Forbidden` for a client that goes around the proxy."""
+        credentials = exchange.scope.get("anaphora.peer")
+        if credentials is not None:
+            # A proxy's user says nothing about its clients.
+            return Peer(SOCKET, None if is_forwarded(exchange) else credentials.uid)
+        client = exchange.scope.get("client")
+        address = client[0] if client else ""
+        if self._trusted and self._is_trusted(address):
+            if self._behind_proxy:
+                exchange.scope["scheme"] = "https"  # at the proxy: in addresses that clients get
+            return Peer(self._forwarded(exchange, address))
+        if not self._behind_proxy:
+            return Peer(address)
+        if self._tls or is_loopback(address):
+            return Peer(address)
+        raise Forbidden("connect through the proxy of this server", status=403)
+
+    def _forwarded(self, exchange: HttpExchange, proxy: str) -> str:
+        """The last address that no trusted proxy has."""
+        named = ",".join(value for name, value in exchange.header_pairs if name == _FORWARDED)
+        for each in reversed(named.split(",")):
+            address = _without_port(each.strip())
+            if address and not self._is_trusted(address):
+                return address if _address(address) is not None else proxy
+        return proxy
+
+    def _is_trusted(self, address: str) -> bool:
+        found = _address(address)
+        return found is not None and any(found in network for network in self._trusted)
+
+
+def _without_port(text: str) -> str:
+    """Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+def is_forwarded(exchange: HttpExchange) -> bool:
+    """Whether a request came through a reverse proxy."""
+    return any(name in exchange.headers for name in _PROXY_HEADERS)
+
+
+def is_loopback(address: str) -> bool:
+    found = _address(address)
+    return found is not None and found.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+@hides_arguments
+def take_token(exchange: HttpExchange) -> Secret | None:
+    """The token of a request, which is removed from its headers and its query: nothing after this
+    can send or log it. Raises where there are two that differ."""
+    tokens: set[str] = set()
+    headers = exchange.headers
+    repeated = len(headers) < len(exchange.header_pairs)
+    for name in _TOKEN_HEADERS:
+        value = headers.pop(name, None)
+        if value is None:
+            continue
+        if repeated and sum(each == name for each, _ in exchange.header_pairs) > 1:
+            raise RequestRejected(f"the header {name} is sent twice", status=400)
+        if name == "authorization":
+            value = value[len(_BEARER) :] if value[: len(_BEARER)].lower() == _BEARER else ""
+        tokens.add(value.strip())
+    if tokens:
+        pairs = exchange.header_pairs
+        exchange.header_pairs = [pair for pair in pairs if pair[0] not in _TOKEN_HEADERS]
+    if _TOKEN_FIELD in exchange.query_string:
+        tokens |= _take_from_query(exchange)
+    exchange.scope["headers"], exchange.scope["query_string"] = [], b""
+    if len(tokens) > 1:
+        tokens.discard("")
+    if len(tokens) > 1:
+        raise Unauthenticated("the request has two different tokens", status=401)
+    # An empty one is no valid token, and no request without one either.
+    return Secret(tokens.pop()) if tokens else None
+
+
+@hides_arguments
+def _take_from_query(exchange: HttpExchange) -> set[str]:
+    kept, found = [], []
+    for field in exchange.query_string.split(b"&"):
+        name, _, value = field.partition(b"=")
+        if unquote_plus(name.decode("latin-1")) == _TOKEN_FIELD.decode():
+            found.append(unquote_plus(value.decode("latin-1")))
+        else:
+            kept.append(field)
+    if len(found) > 1:
+        raise RequestRejected("the query has two fields named key", status=400)
+    exchange.query_string = b"&".join(kept)
+    return set(found)
+
 
 READY = "ready"
 #: Seconds for which the files are taken as unchanged: one look for calls that arrive together.

@@ -17,21 +17,20 @@ from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import without_bound
+from anaphora.daemon.access.granted_models import hides_model, without_bound
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
-from anaphora.daemon.access.stored_prompts import hides_model
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
 from anaphora.daemon.calls.conversations import CallMemory
-from anaphora.daemon.calls.filling import (
+from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
+from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.calls.translation import (
     FilledBody,
     fill_max_tokens,
     fill_store,
     max_tokens_to_fill,
     with_members,
 )
-from anaphora.daemon.calls.own_prefixes import NOT_FOUND, PrefixScope
-from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.faces import face_of
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import CostBound, cost_bound
@@ -74,6 +73,7 @@ class PlanRequest(CallStep):
         self._tools = tools
         self._memory = tools.memory if memory is None else memory
         self._places_markers = places_markers
+        self._fixed_parts = functools.lru_cache(maxsize=256)(_fixed_parts)
 
     async def before(self, call: AppCall) -> None:
         flight, tools, app = call.flight, self._tools, call.app
@@ -194,7 +194,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        asked, sent_headers = _asked(call, target, request)
+        asked, sent_headers = self._asked(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -205,6 +205,21 @@ class PlanRequest(CallStep):
         )
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _asked(
+        self, call: AppCall, target: Target, request: WireRequest
+    ) -> tuple[Call, tuple[tuple[str, str], ...]]:
+        """What a record says of a request whose bytes go through, and its headers."""
+        facts, dialect = call.facts, target.endpoint.resolved.dialect
+        assert facts is not None
+        return self._fixed_parts(
+            target.model,
+            facts.max_tokens,
+            facts.service_tier,
+            getattr(target.profile.api_version, "value", ""),
+            () if dialect is None else tuple(dialect.headers.items()),
+            request.headers,
+        )
 
     async def place_markers(
         self, call: AppCall, target: Target, read: ReadRequest, own: Plan, now: float
@@ -345,23 +360,6 @@ def _own_key(name: str) -> Notice:
     return Notice("cache_key_per_app", text, name)
 
 
-def _asked(
-    call: AppCall, target: Target, request: WireRequest
-) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """What a record says of a request whose bytes go through, and its headers."""
-    facts, dialect = call.facts, target.endpoint.resolved.dialect
-    assert facts is not None
-    return _fixed_parts(
-        target.model,
-        facts.max_tokens,
-        facts.service_tier,
-        getattr(target.profile.api_version, "value", ""),
-        () if dialect is None else tuple(dialect.headers.items()),
-        request.headers,
-    )
-
-
-@functools.lru_cache(maxsize=256)
 def _fixed_parts(
     model: str,
     max_tokens: int | None,
@@ -370,7 +368,7 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """The same objects for the same request."""
+    """The call of a record, and headers: those that many requests share."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:

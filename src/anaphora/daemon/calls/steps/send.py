@@ -4,8 +4,8 @@ each."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from anaphora.daemon.money.settling import reads_on
 from anaphora.errors import Timeout
 from anaphora.values import Reply, ReplyEnd
 
-from .relay import stream_head, stream_piece
+from .answer import stream_head, stream_piece
 
 if TYPE_CHECKING:
     from anaphora.daemon.calls.pipeline import CallPipeline
@@ -109,9 +109,10 @@ class ClientCall(AttemptCaller):
             await self._over()
 
     def _answered(self, flight: InFlight) -> None:
-        flight.observed = True
         self._pipeline.after("answer", self._call, _ANSWERED)
         self._pipeline.after("reply", self._call, _ANSWERED)
+        # Not earlier: a step that fails leaves the row of a failed call to `_failed`.
+        flight.observed = True
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         flight.complete_error(problem)
@@ -144,22 +145,18 @@ class ClientCall(AttemptCaller):
         return replace(retry, max_attempts=1) if self._call.once else retry
 
     def admission(
-        self,
-        target: Target,
-        tokens: int,
-        deadline: float,
-        on_wait: Callable[[float], None] | None,
-    ) -> Admission:
+        self, target: Target, tokens: int, deadline: float
+    ) -> AbstractAsyncContextManager[Admission]:
         tools, gate = self._tools, target.gate
         alone, limited = tools.shared_state.alone, gate.counts_tokens
         if alone and not limited:
-            return gate.admit(tokens, deadline, on_wait)
-        admission = FairAdmission(gate, tokens, deadline, on_wait)
+            return gate.admit(tokens, deadline)
+        fair = FairAdmission(gate.admit(tokens, deadline))
         if limited:
-            admission.lock = tools.lock(self._call.app.id, target.endpoint.id)
+            fair.lock = tools.lock(self._call.app.id, target.endpoint.id)
         if not alone:
-            admission.shared = SharedLimits.of(tools.shared_state, tools.news, target)
-        return admission
+            fair.shared = SharedLimits.of(tools.shared_state, tools.news, target)
+        return fair
 
     async def begin(self, flight: InFlight) -> None:  # noqa: ARG002
         await self._pipeline.before("begin", self._call)

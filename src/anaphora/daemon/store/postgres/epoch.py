@@ -42,7 +42,7 @@ class ClockCheck:
     clock that is moved is noticed by the next call."""
 
     def __init__(self, clock: Callable[[], float], most: float | None) -> None:
-        """Nothing is checked where `most` is None."""
+        """Nothing is checked if `most` is None."""
         self._clock = clock
         self._most = most
         self._offset: float | None = None
@@ -56,7 +56,7 @@ class ClockCheck:
 
     @property
     def skew(self) -> float:
-        """Seconds that this clock is ahead; 0 where PostgreSQL's is not known."""
+        """Seconds that this clock is ahead; 0 if PostgreSQL's is not known."""
         if self._offset is None:
             return 0.0
         return self._clock() - self._offset - time.monotonic()
@@ -100,7 +100,7 @@ WHERE node = $1 AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
 RETURNING extract(epoch FROM clock_timestamp())::float8
 """
 
-#: Where it has beaten since it was found silent, by a node that was stopped in between, it is left.
+#: If it has beaten since it was found silent, by a node that was stopped in between, it is left.
 _DEAD = """
 UPDATE nodes SET state = 'dead', ended = clock_timestamp()
 WHERE id = $1 AND state = 'alive' AND ($2::float8 = 0 OR NOT EXISTS (
@@ -216,7 +216,7 @@ class Keeper:
         self._task = asyncio.create_task(self._run(), name="anaphora beats")
 
     async def check_clock(self) -> None:
-        """Raises `InvalidConfig` where the clock of this node is wrong, or PostgreSQL's."""
+        """Raises `InvalidConfig` if the clock of this node is wrong, or PostgreSQL's."""
         query = "SELECT extract(epoch FROM clock_timestamp())::float8"
         async with self._lane.connection() as connection:  # opened before the question
             asked = time.monotonic()
@@ -225,7 +225,7 @@ class Keeper:
             raise InvalidConfig(problem)
 
     async def wait_for_earlier(self, name: str) -> None:
-        """Returns when no other process runs under this name. Raises `InvalidConfig` where one
+        """Returns when no other process runs under this name. Raises `InvalidConfig` if one
         does."""
         deadline = time.monotonic() + self._silent + self._beat
         while True:
@@ -264,7 +264,7 @@ class Keeper:
                 _log.error("beats of this node: %s", problem)
             except Exception:
                 _log.exception("beats of this node failed")
-            if self._closed:  # where a lost connection hid that the task was cancelled
+            if self._closed:  # if a lost connection hid that the task was cancelled
                 return
             spent = time.monotonic() - started
             await asyncio.sleep(max(self._beat - spent, self._beat / 10))
@@ -313,7 +313,7 @@ class Keeper:
     async def _sweep(
         self, node: int, silent: float = 0.0, is_unsent: IsUnsent = all_sent
     ) -> RecoveredHolds:
-        """With `silent`, only where it has been that for so many seconds."""
+        """With `silent`, only if it has been that for so many seconds."""
         async with self._lane.transaction() as connection:
             # Waits for a transaction of that node that is under way; the next one is refused.
             name = await connection.fetchval(_DEAD, node, silent)

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from anaphora.audit.chain import ChainChecker, ChainHead
-from anaphora.audit.chains import copy_log
 from anaphora.audit.log_file import check_name, segments_of
-from anaphora.audit.log_sqlite import transaction
+from anaphora.audit.moving import copy_log
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
 from anaphora.errors import AnaphoraError, InvalidConfig, Io
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .statements import settle_open_holds
@@ -82,7 +82,7 @@ class MovedStore(msgspec.Struct, frozen=True, kw_only=True):
     handles: int
     audit_rows: int
     audit_hash: str
-    """Of the last row of the audit log; empty where there is none."""
+    """Of the last row of the audit log; empty if there is none."""
     kept: bool
     """False after a trial."""
 
@@ -104,7 +104,7 @@ async def move(
     progress: Progress | None = None,
 ) -> MovedStore:
     """Copies a store, and the audit log, into an empty database. The source stays as it is; no
-    daemon may use it. An anchor, signed with `audit_key`, names the end of the log. Where `keep` is
+    daemon may use it. An anchor, signed with `audit_key`, names the end of the log. If `keep` is
     false, all is copied and checked, and nothing is kept.
     Raises `Io` for a source that is not sound, `InvalidConfig` for a target that is not empty."""
     problems = check(source).problems
@@ -208,7 +208,7 @@ async def _copy(
 
 
 async def _copy_unaudited(database: sqlite3.Connection, connection: Connection, node: int) -> None:
-    """Which entries have no audit row yet; also the open holds, where the daemon had a log. A node
+    """Which entries have no audit row yet; also the open holds, if the daemon had a log. A node
     of the new store writes the rows."""
     marks = database.execute("SELECT request_id, hold, interrupted FROM unaudited").fetchall()
     await connection.executemany(
@@ -281,7 +281,7 @@ def _follow(checker: ChainChecker, lines: Sequence[bytes], place: str) -> None:
 
 def back_up(address: PostgresAddress, target: Path, *, progress: Progress | None = None) -> int:
     """Copies ledger, tokens and handles as they are at one moment to a new file of SQLite, which
-    only its owner can read, while nodes may run. Its size. Raises `Io` where the target exists."""
+    only its owner can read, while nodes may run. Its size. Raises `Io` if the target exists."""
     if target.exists():
         raise Io(f"{target}: exists already; name a file that does not")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")

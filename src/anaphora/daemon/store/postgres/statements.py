@@ -46,7 +46,7 @@ FENCED = "AN001"
 
 _WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 24))})"
 
-#: Of a statement of its own: a hold keeps the model that answered where its settlement is lost.
+#: Of a statement of its own: a hold keeps the model that answered if its settlement is lost.
 _ANSWERED = """
 UPDATE holds SET model = given.model FROM unnest($1::text[], $2::text[]) AS given (id, model)
 WHERE holds.id = given.id

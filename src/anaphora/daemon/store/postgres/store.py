@@ -285,7 +285,7 @@ class PostgresStore(SmallTables):
         return await book(self._reports, wanted)
 
     async def _check_answers(self) -> None:
-        """Raises `StoreUnavailable` soon where PostgreSQL hangs: sums may take long."""
+        """Raises `StoreUnavailable` soon if PostgreSQL hangs: sums may take long."""
         if self.problem is not None:
             raise StoreUnavailable(self.problem, public=UNREACHABLE)
         await self._reads.execute("SELECT 1")

@@ -101,7 +101,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
 async def checked_state(
     connection: Connection, address: PostgresAddress
 ) -> migrations.MigrationState:
-    """Raises `InvalidConfig` where the tables are missing, or older than this version's."""
+    """Raises `InvalidConfig` if the tables are missing, or older than this version's."""
     state = await migrations.state(connection)
     if not state.applied:
         raise InvalidConfig(

@@ -38,7 +38,7 @@ _log = logging.getLogger("anaphora.daemon")
 PATIENCE, STATEMENT_SECONDS = 1.0, 5.0
 #: Seconds until operations that are kept are tried again: at first, and at most.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
-#: Times that a batch is tried again where the node was fenced, or two batches were in each other's
+#: Times that a batch is tried again if the node was fenced, or two batches were in each other's
 #: way.
 _ATTEMPTS = 4
 _TRY_AGAIN = (FENCED, "40P01", "40001")
@@ -202,7 +202,7 @@ class BatchWriter(BatchQueue):
             self._event.set()
 
     async def _apply(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Where it raises `StoreUnavailable`, any part may be applied; where it raises another
+        """If it raises `StoreUnavailable`, any part may be applied; if it raises another
         error, nothing is."""
         settlements = _settlements(operations)
         requests = [one for one in operations if isinstance(one, HoldRequest)]
@@ -278,7 +278,7 @@ class BatchWriter(BatchQueue):
     async def _fail(
         self, batch: Sequence[PendingOperation], reason: str, *, keep: bool = True
     ) -> None:
-        """`keep`: for the next attempt; not where a statement that writes it is under way."""
+        """`keep`: for the next attempt; not if a statement that writes it is under way."""
         self._log_failure(reason)
         self.problem = reason
         message = f"the store cannot be written: {reason}"

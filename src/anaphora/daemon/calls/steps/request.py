@@ -1,28 +1,44 @@
-"""What the grant of an app allows: where a call may go, and what it may ask for."""
+"""The request of an app: what it contains, and whether the grant of the app allows it."""
 
 from __future__ import annotations
 
 import time
 
+from anaphora.canonical import dumps
 from anaphora.client.choice import name_at
 from anaphora.client.pool import ChosenTargets
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.granted_models import (
+    FIELD,
     asked_for,
     name_of_keeper,
+    names_stored_prompt,
+    prompt_targets,
     refusal,
     refused_model,
 )
-from anaphora.daemon.access.stored_prompts import FIELD, names_stored_prompt, prompt_targets
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.pipeline import CallStep
-from anaphora.daemon.calls.translation import parse_request
+from anaphora.daemon.calls.translation import parse_request, with_members
+from anaphora.daemon.endpoints.body import (
+    AppBodies,
+    CallBody,
+    read_json_bytes,
+    read_whole,
+)
+from anaphora.daemon.endpoints.headers import PROVIDER, forwarded_headers
+from anaphora.daemon.faces import face_of
+from anaphora.daemon.faces.face import Face, Route
+from anaphora.daemon.facts.handles import Reference, check_references
 from anaphora.daemon.facts.reading import read_new_facts
 from anaphora.daemon.facts.request import RequestFacts, facts_before
-from anaphora.errors import Denied, InvalidRequest, NotGranted, StoreUnavailable
+from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.values import WireRequest
+from anaphora.errors import AnaphoraError, Denied, InvalidRequest, NotGranted, StoreUnavailable
 from anaphora.redaction import quoted
+from anaphora.values import Notice
 
 _FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
@@ -68,7 +84,7 @@ class PermitCall(CallStep):
             if facts is not None and facts.handles:
                 call.stored_tokens = await tools.history.tokens(app.id, facts)
         except Denied as error:
-            tools.denials.refuse(call, error)
+            tools.refuse(call, error)
             raise
         call.targets, call.given, call.facts = targets, facts, facts
         if tools.refresher is not None and app.grant.llm.keep_warm is not None:
@@ -84,7 +100,9 @@ class PermitCall(CallStep):
         names, named, model = app.grant.llm.providers, call.provider, call.model
         request = call.request
         if request is not None and FIELD in request.members and names_stored_prompt(request):
-            return prompt_targets(call, pool, granted.chooser(names, None), granted.models(app)), ()
+            chooser = granted.chooser(names, None)
+            keeper = named or call.stored_at
+            return prompt_targets(app, keeper, model, pool, chooser, granted.models(app)), ()
         if named is None and model in names and model in pool.routes:
             named, model = model, None  # the name of a route stands for its models
         if call.stored_at is not None:
@@ -165,3 +183,97 @@ def _route_key(call: AppCall) -> bytes:
         return conversation_key(call.call)
     assert call.request is not None
     return conversation_key(parse_request(call.request, call.app.grant.llm))
+
+
+class ReadBody(CallStep):
+    """For calls at the paths of providers. JSON-RPC reads its messages itself."""
+
+    name = "read"
+
+    def __init__(self, tools: CallTools, permit: PermitCall, store: Store) -> None:
+        self._tools = tools
+        self._permit = permit
+        self._store = store
+        self._bodies = AppBodies()
+
+    async def before(self, call: AppCall) -> None:
+        exchange, route, app = call.exchange, call.route, call.app
+        assert exchange is not None
+        assert route is not None
+        call.method = route.path
+        self._permit.check_early(call, stream=route.operation == "stream")
+        body = await self._read(call, route, await read_json_bytes(exchange))
+        exchange.end_reading()
+        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
+        stores = "stored_responses" in app.grant.llm.permissions
+        face = face_of(route.wire)
+        if not stores and face.comparison[0] in body.value:
+            changed = _without_comparison(face, body)
+            if changed is not None:
+                large = call.is_large
+                body = await self._read(call, route, changed[0])
+                call.is_large = large
+                notices += (changed[1],)
+        rows: tuple[HandleRow, ...] = ()
+        if face.keeps_objects:
+            try:
+                rows = await self._referred(call, route, body)
+            except Denied as error:
+                self._tools.denials.add(app.id, call.method, error, request_id=call.request_id)
+                raise
+        self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
+        call.body, call.notices = body, notices
+        call.provider = exchange.headers.get(PROVIDER)
+        call.stored_at = rows[0].provider if rows else None
+        call.model = face.model_of(route, body.value)
+        call.stream = face.is_stream(route, body.value)
+        call.request = WireRequest(
+            wire=route.wire,
+            path=_counted_path(route.path) if route.operation == "count" else route.path,
+            body=body.data,
+            members=body.members,
+            headers=headers,
+            elements=body.elements,
+        )
+
+    async def _read(self, call: AppCall, route: Route, data: bytes) -> CallBody:
+        reading = self._bodies.reading(call.app.id, route.wire, data)
+        call.is_large = reading.is_large
+        if call.is_large:
+            return await self._tools.off_loop.run(call.app.id, reading)
+        return reading()
+
+    async def _referred(self, call: AppCall, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
+        """The rows of the stored objects that a body names."""
+        app = call.app.id
+        try:
+            found: tuple[Reference, ...]
+            if call.is_large:
+                found = await self._tools.off_loop.run(app, lambda: tuple(body.references()))
+            else:
+                found = tuple(body.references())
+            return await check_references(self._store, app, found) if found else ()
+        except AnaphoraError:
+            if not body.known:
+                raise
+        # The error is that of the whole body.
+        whole = read_whole(route.wire, body.data)
+        return await check_references(self._store, app, whole.references())
+
+
+def _counted_path(path: str) -> str:
+    """Of the request whose tokens are counted: Gemini's has the model."""
+    return path.replace(":countTokens", ":generateContent")
+
+
+def _without_comparison(face: Face, body: CallBody) -> tuple[bytes, Notice] | None:
+    """The body without the response that the provider is to compare it with, for a diagnosis alone;
+    None where it names none. SDKs send it unasked, also for apps that may store nothing."""
+    name, member = face.comparison
+    options = body.value.get(name)
+    if not isinstance(options, dict) or not options.get(member):
+        return None
+    changed = {name: dumps({**options, member: None})}
+    reason = f"{name}.{member} was left out: stored_responses is not in allow of the grant"
+    notice = Notice("comparison_left_out", reason, f"{name}.{member}")
+    return with_members(body.data, body.members, changed), notice

@@ -1,100 +1,40 @@
-"""SQLite files: how they are opened, and logs of earlier versions, which `move_log` reads.
-
-`connect_read_only`, `transaction` and `RowInsert` serve the daemon's store and the read model of
-past calls.
-"""
+"""Copying logs, row by row and checked on the way: `move_log` from an SQLite file of an earlier
+version to a folder, `copy_log` from a folder to PostgreSQL."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.errors import ChainBroken, Io, NewerSchema
+from anaphora.postgres.connection import transaction
+from anaphora.sqlite_files import connect_read_only
 
 from .chain import ChainChecker, ChainHead
 from .envelope import SCHEMA_VERSION
 from .log_file import FileReader, check_name, segment_path
+from .log_postgres import write_anchor
 from .side_files import WriterLock, copy_key, is_locked, sync_folder
 
-#: Seconds to wait for the lock of another process.
-BUSY_SECONDS = 5.0
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
 
 #: The application id of a log: "anau".
 _APPLICATION = 0x616E6175
+#: Rows of one statement that copies to PostgreSQL.
+_COPIED = 2_000
 
 
-def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
-    """Does not check what the file holds. `any_thread`: it is used by several threads, one at a
-    time."""
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
-        uri=True,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=not any_thread,
-    )
-
-
-@contextmanager
-def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commits at the end, or changes nothing."""
-    database.execute(begin)
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-
-
-#: Rows that one statement inserts: a statement of each size is prepared once.
-_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
-
-
-class RowInsert:
-    """Inserts many rows into a table with few statements; with a key, adds to the figures of rows
-    that are there. SQLite runs without Python's lock, and a thread that had to take that lock again
-    after every row would wait for a busy event loop each time."""
-
-    def __init__(
-        self,
-        table: str,
-        fields: Sequence[str],
-        key: Sequence[str] = (),
-        *,
-        verb: str = "INSERT",
-        end: str = "",
-    ) -> None:
-        row = f"({', '.join('?' * len(fields))})"
-        if key:
-            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
-            end = f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
-        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
-        self._sql = {size: f"{begin}{', '.join([row] * size)} {end}" for size in _SIZES}
-
-    def statements(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
-        """With their values."""
-        at = 0
-        for size in _SIZES:
-            while len(rows) - at >= size:
-                yield self._sql[size], list(chain.from_iterable(rows[at : at + size]))
-                at += size
-
-    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-        if len(rows) == 1:
-            database.execute(self._sql[1], rows[0])
-            return
-        for sql, values in self.statements(rows):
-            database.execute(sql, values)
+# ── From an SQLite file to a folder ──────────────────────────────────────────────────────────────
 
 
 class MovedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,8 +68,8 @@ def move_log(
         lock.acquire()
         try:
             unfinished.mkdir(mode=0o700, exist_ok=True)
-            head, start = _copy(source, segment_path(unfinished, 1), progress)
-            _check_copy(unfinished, source.name)
+            head, start = _copy_to_file(source, segment_path(unfinished, 1), progress)
+            _check_copy_to_file(unfinished, source.name)
             copy_key(source, folder)
             if folder.exists():
                 folder.rmdir()
@@ -150,7 +90,7 @@ def move_log(
     )
 
 
-def _check_copy(folder: Path, place: str) -> None:
+def _check_copy_to_file(folder: Path, place: str) -> None:
     """Reads the folder as `verify` will: a row with a line break would be two."""
     copied = FileReader(folder)
     checker = ChainChecker(copied.start())
@@ -160,7 +100,7 @@ def _check_copy(folder: Path, place: str) -> None:
     checker.finish()
 
 
-def _copy(
+def _copy_to_file(
     source: Path, target: Path, progress: Callable[[int], None] | None
 ) -> tuple[ChainHead, ChainHead]:
     """The last row, and the row before the first. Checks each row on the way."""
@@ -233,3 +173,83 @@ def _lines(database: sqlite3.Connection, start: ChainHead, place: str) -> Iterat
             yield line if number == seq and isinstance(line, bytes) else b"?"
     except sqlite3.Error as error:
         raise ChainBroken(f"cannot be read: {error}", row=seq + 1, place=place) from None
+
+
+# ── From a folder to PostgreSQL ──────────────────────────────────────────────────────────────────
+
+
+class CopiedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A log of files that is now a chain in PostgreSQL."""
+
+    chain: int
+    rows: int
+    head: ChainHead
+    """Its last row: the same as that of the log it was copied from."""
+
+
+async def copy_log(
+    connection: Connection,
+    source: Path,
+    *,
+    node: str = "",
+    key: bytes = b"",
+    progress: Callable[[int], None] | None = None,
+) -> CopiedLog:
+    """Adds the rows of a folder as a chain of their own, with an anchor; within a transaction of
+    the caller, or in one of its own. Each row is checked on the way. Raises
+    `ChainBroken` if the log was changed, and `Io` while a process writes it."""
+    if is_locked(source):
+        raise Io(f"{source}: a process is writing this log; stop it first")
+    check_name(source)
+    reader = FileReader(source)
+    start = reader.start()
+    checker, at = ChainChecker(start), 0.0
+    async with transaction(connection):
+        chain: int = await connection.fetchval(
+            "INSERT INTO audit_chains (name, closed, start_seq, start_hash)"
+            " VALUES ($1, now(), $2, $3) RETURNING id",
+            source.name,
+            start.seq,
+            start.hash,
+        )
+        for section in reader.sections:
+            lines: list[bytes] = []
+            for line in reader.lines(section, unfinished=False):
+                lines.append(line)
+                if len(lines) == _COPIED:
+                    at = await _copy_lines(connection, chain, checker, lines, at)
+                    if progress is not None:
+                        progress(checker.head.seq - start.seq)
+                    lines = []
+            at = await _copy_lines(connection, chain, checker, lines, at)
+        checker.finish()
+        head = checker.head
+        update = "UPDATE audit_chains SET last_seq = $2, last_hash = $3 WHERE id = $1"
+        await connection.execute(update, chain, head.seq, head.hash)
+        await write_anchor(connection, node=node, key=key)
+    return CopiedLog(chain=chain, rows=head.seq - start.seq, head=head)
+
+
+async def _copy_lines(
+    connection: Connection, chain: int, checker: ChainChecker, lines: list[bytes], at: float
+) -> float:
+    """The latest time so far: rows are read in the order of their times."""
+    first = checker.head.seq + 1
+    for _ in checker.check(lines, lambda index: f"row {first + index:,}"):
+        pass
+    rows, now = [], time.time()
+    for index, line in enumerate(lines):
+        # When it was written, so that it can be pruned by its age.
+        at = min(max(at, _decode_time(line).at), now)
+        rows.append((chain, first + index, datetime.fromtimestamp(at, UTC), line))
+    await connection.copy_records_to_table(
+        "audit_rows", records=rows, columns=("chain", "seq", "at", "line")
+    )
+    return at
+
+
+class _RowTime(msgspec.Struct, frozen=True):
+    at: float
+
+
+_decode_time = msgspec.json.Decoder(_RowTime).decode

@@ -1,0 +1,100 @@
+"""The verdict on a turn, made when it is first read: most verdicts are never read."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.plan.deferred import SentTurn
+from anaphora.cache.simulator import Outcome
+from anaphora.cache.simulator.outcome import predict_read
+from anaphora.cache.verdict import Diagnosis, Prediction, SentCall, Verdict, judge
+from anaphora.catalog import CacheRules, Price
+from anaphora.client.failures import reported
+from anaphora.client.response import Record
+from anaphora.client.target import Target
+from anaphora.values import Notice
+
+
+class Judgement(msgspec.Struct, eq=False, weakref=True):
+    """The verdict on a call of a session, made when it is first read, in any thread. Until then it
+    holds that call and the previous one, at most as long as the call waits to be simulated."""
+
+    _facts: TurnFacts | None
+    _verdict: Verdict | None = None
+    _predicted: int | None = None
+    _failure: Exception | Notice | None = None
+    kept_warm_usd: Decimal | None = None
+    """What it cost to keep the prefix alive until this call."""
+
+    def __call__(self) -> None:
+        """Makes the verdict. Never fails."""
+        facts = self._facts
+        if facts is None:
+            return
+        with facts.target.memory.lock:
+            if self._facts is None:
+                return  # another thread made it
+            facts.made.reader = None
+            try:
+                expected = facts.expected()
+                self._verdict, self._predicted = facts.judge(expected), expected.read
+            except Exception as problem:
+                self._failure = problem
+            self._facts = None
+
+    def complete(self, record: Record) -> Record:
+        """The record with the verdict, or a notice that it failed."""
+        self()
+        verdict, failure = self._verdict, self._failure
+        if isinstance(failure, Exception):
+            # Without the lock, since a handler of the log may wait for a verdict.
+            self._failure = failure = reported("verdict_failed", failure)
+        if failure is not None:
+            seen = failure in record.notices  # two threads read the record at once
+            return record if seen else replace(record, notices=(*record.notices, failure))
+        if verdict is not None and self.kept_warm_usd is not None:
+            verdict = replace(verdict, kept_warm_usd=self.kept_warm_usd)
+        saved = None if verdict is None else verdict.saved
+        return replace(record, verdict=verdict, predicted=self._predicted, saved=saved)
+
+
+class TurnFacts(msgspec.Struct, eq=False):
+    """All that the verdict on a call depends on."""
+
+    target: Target
+    earlier: SentCall | None
+    wrote: SentTurn | None
+    later: SentCall
+    made: SentTurn
+    price: Price | None
+    diagnosis: Diagnosis | None
+    slot_read: Prediction | None = None
+    """What was expected on a self-hosted server, before it learned from this call."""
+
+    def expected(self) -> Prediction:
+        if self.slot_read is not None:
+            return self.slot_read
+        return predict_turn(self.earlier, self.wrote, self.made.outcome, self.target.rules)
+
+    def judge(self, expected: Prediction) -> Verdict:
+        return judge(
+            self.earlier,
+            self.later,
+            self.target.rules,
+            expected=expected,
+            price=self.price,
+            profile=self.target.profile,
+            diagnosis=self.diagnosis,
+        )
+
+
+def predict_turn(
+    earlier: SentCall | None, wrote: SentTurn | None, outcome: Outcome, rules: CacheRules
+) -> Prediction:
+    """What a turn should read, by the previous one and its own simulated outcome."""
+    if earlier is None or wrote is None:
+        return Prediction(left=0, read=outcome.read, outcome=outcome, exact=True)
+    return predict_read(wrote.left, earlier.usage, outcome, rules, marked=earlier.is_marked)

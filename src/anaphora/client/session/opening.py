@@ -1,0 +1,151 @@
+"""The sessions of a client: opened by the keywords of `AsyncClient.session`, and what providers and
+MCP servers hold for them, which is closed with the client."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from anaphora.client.arguments import (
+    callback_of,
+    extras_of,
+    flag_of,
+    history_of,
+    listed_tools,
+    prompt_from,
+    seconds_of,
+    state_of,
+    tools_of,
+)
+from anaphora.client.content import ToolSet
+from anaphora.client.conversations import Conversations, id_of, store_of
+from anaphora.client.mcp import ConfiguredServers, ServerSettings
+from anaphora.client.observe import Watchers
+from anaphora.client.options import SessionOptions, refuse_both
+from anaphora.client.parameters import with_params
+from anaphora.client.pool import ChosenTargets
+from anaphora.client.routing import SessionRoute
+from anaphora.values import Conversation, Extras
+from anaphora.values.fields import frozen
+
+from . import Session
+from .call_builder import CallBuilder, PromptSource
+from .compaction import compact_at_of
+from .handles import Handles
+from .history import SessionHistory
+from .keep_warm import CacheRefresher, keep_warm_of
+from .keeper import ConversationKeeper
+from .turn_prompt import prompt_of
+from .turns import SessionTurns
+
+if TYPE_CHECKING:
+    from anaphora.client.mcp.connection import SessionServers
+
+#: Seconds that closing waits for providers to delete handles.
+_RELEASE_TIMEOUT = 5.0
+
+#: Where a prompt holds what a keyword of a session stands for.
+_PLACES_IN_PROMPT = {
+    "system": "system_text or system_blocks",
+    "messages": "a conversation segment (or turns)",
+    "state": "a volatile tail segment (or state_turn)",
+    "cache": "cache",
+}
+
+
+class ClientSessions:
+    """All sessions of one client."""
+
+    def __init__(
+        self,
+        watchers: Watchers,
+        on_wait: Callable[[float], None] | None,
+        conversations: Conversations | None,
+    ) -> None:
+        self._watchers = watchers
+        self._on_wait = on_wait
+        self.mcp = ConfiguredServers()
+        """The servers of the configuration."""
+        self._servers: WeakSet[SessionServers] = WeakSet()
+        """Those of all sessions."""
+        self._holders: set[Handles] = set()
+        """All handles that providers hold for conversations, also for those that were dropped."""
+        self._refreshers: WeakSet[CacheRefresher] = WeakSet()
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
+
+    def open(self, chosen: ChosenTargets, options: SessionOptions) -> Session:
+        """A session with these targets; the options are checked here, their names are not."""
+        targets, hops = chosen
+        store = options.pop("store", None)  # decided for each provider
+        if store is not None:
+            flag_of(store, "store")
+        servers = self.mcp.chosen(options.get("mcp"))
+        given = options.get("tools")
+        tools = listed_tools(given) if servers else tools_of(given)
+        profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
+        builder = CallBuilder(
+            tools=tools,
+            params=with_params(options.get("params"), options, tools.source.current),
+            extras=frozen(extras_of(options.get("extras")), Extras | None, "extras"),
+            store=store,
+            diagnose=flag_of(options.get("diagnose", False), "diagnose"),
+            compact_at=compact_at_of(options.get("compact_at"), profiles),
+        )
+        source, messages = _prompt_source(options)
+        turns = SessionTurns(
+            SessionRoute(targets, hops),
+            builder,
+            SessionHistory(source, messages, callback_of(options.get("save"), "save")),
+            on_prefix_break=options.get("on_prefix_break", "warn"),
+            timeout=seconds_of(options.get("timeout"), "timeout"),
+            on_wait=self._on_wait,
+            watchers=self._watchers,
+            holders=self._holders if name is None or self._store_ends else set(),
+        )
+        if servers:
+            self._serve(turns, servers, tools)
+        if (warm := keep_warm_of(options.get("keep_warm"))) is not None:
+            turns.keep_warm(warm, self._refreshers)
+        if name is not None:
+            turns.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return Session(turns)
+
+    def _serve(
+        self, turns: SessionTurns, servers: Sequence[ServerSettings], tools: ToolSet
+    ) -> None:
+        from anaphora.client.mcp.connection import SessionServers
+
+        assert tools.registry is not None
+        started = SessionServers(servers, tools.registry)
+        self._servers.add(started)
+        turns.use_servers(started)
+
+    async def close(self) -> None:
+        """Ends refreshes and MCP servers, and releases what providers hold."""
+        for refresher in list(self._refreshers):
+            await refresher.close()
+        for servers in list(self._servers):
+            await servers.close()
+        try:
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
+                await asyncio.gather(*(handles.release() for handles in list(self._holders)))
+        except TimeoutError:
+            pass  # handles expire by themselves
+
+
+def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
+    """The source that the keywords of a session stand for, and the initial history."""
+    prompt = options.get("prompt")
+    if prompt is None:
+        system, messages = history_of(options.get("system"), options.get("messages", ()))
+        ir = prompt_from(system, options.get("cache"))
+        return PromptSource(ir, state_of(options.get("state")), from_keywords=True), messages
+    refuse_both(options, "prompt", _PLACES_IN_PROMPT)
+    return PromptSource(prompt_of(prompt)), Conversation()

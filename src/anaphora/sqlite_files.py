@@ -1,0 +1,80 @@
+"""SQLite files of the daemon's store and of past calls: connections, transactions, and inserts of
+many rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+#: Seconds to wait for the lock of another process.
+BUSY_SECONDS = 5.0
+
+
+def connect_read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
+    """Does not check what the file holds. `any_thread`: it is used by several threads, one at a
+    time."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=not any_thread,
+    )
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commits at the end, or changes nothing."""
+    database.execute(begin)
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+#: Rows that one statement inserts: a statement of each size is prepared once.
+_SIZES = (256, 64, 16, 8, 4, 3, 2, 1)
+
+
+class RowInsert:
+    """Inserts many rows into a table with few statements; with a key, adds to the figures of rows
+    that are there. SQLite runs without Python's lock, and a thread that had to take that lock again
+    after every row would wait for a busy event loop each time."""
+
+    def __init__(
+        self,
+        table: str,
+        fields: Sequence[str],
+        key: Sequence[str] = (),
+        *,
+        verb: str = "INSERT",
+        end: str = "",
+    ) -> None:
+        row = f"({', '.join('?' * len(fields))})"
+        if key:
+            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
+            end = f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
+        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
+        self._sql = {size: f"{begin}{', '.join([row] * size)} {end}" for size in _SIZES}
+
+    def statements(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+        """With their values."""
+        at = 0
+        for size in _SIZES:
+            while len(rows) - at >= size:
+                yield self._sql[size], list(chain.from_iterable(rows[at : at + size]))
+                at += size
+
+    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        if len(rows) == 1:
+            database.execute(self._sql[1], rows[0])
+            return
+        for sql, values in self.statements(rows):
+            database.execute(sql, values)

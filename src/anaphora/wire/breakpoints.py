@@ -1,0 +1,237 @@
+"""OpenAI's breakpoints and cache options, on both of its wires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from anaphora.catalog import CacheRules, Dialect
+from anaphora.prompt import (
+    BlockMark,
+    Call,
+    MarkRequest,
+    ToolMark,
+)
+from anaphora.rendered import ChunkRun, Rendered
+from anaphora.values import (
+    Extras,
+    Message,
+    Notice,
+    Ttl,
+)
+
+from .lenient import LenientDecoder, Unknown
+from .markers import (
+    CACHE_KEY,
+    MARKER_PLACES,
+    MarkerPlaces,
+    MarkLocation,
+    find_message,
+    supported_ttl,
+)
+from .openai import OPENAI
+from .reading import DECODE_ERRORS, ErrorFactory, Members, object_members, request_error
+
+#: The TTL that stands in for each that a caller may ask for.
+NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
+
+
+class Breakpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    mode: str
+    ttl: str | None = None
+
+
+_BREAKPOINT: LenientDecoder[Breakpoint] = LenientDecoder(Breakpoint)
+
+
+def take_breakpoint(
+    members: Members, path: str, wire: str, fail: ErrorFactory = request_error
+) -> tuple[bool, Ttl | None, Extras | None]:
+    """Takes the breakpoint out of a part: whether there was one, its TTL (None: the request's), and
+    its unknown fields."""
+    return marker_in(members.pop("prompt_cache_breakpoint", None), path, wire, fail)
+
+
+def marker_in(
+    raw: msgspec.Raw | None, path: str, wire: str, fail: ErrorFactory = request_error
+) -> tuple[bool, Ttl | None, Extras | None]:
+    """The same for a breakpoint that was taken out of the part at that path."""
+    if raw is None or bytes(raw) == b"null":
+        return False, None, None
+    path = f"{path}.prompt_cache_breakpoint"
+    marker, unknown = _BREAKPOINT.decode(raw, path, fail)
+    extras = unknown.extras(wire) if unknown is not None else None
+    return True, breakpoint_ttl(marker, path, fail), extras
+
+
+def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | None:
+    if marker.mode != "explicit":
+        raise fail(f"{marker.mode!r} is not a mode; use explicit", f"{path}.mode")
+    if marker.ttl is None:
+        return None
+    if marker.ttl == "30m":
+        return "30m"
+    if marker.ttl == "12h":
+        return "12h"
+    raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
+
+
+def read_breakpoint(
+    part: Any, unknown: Unknown | None, wire: str, path: str, fail: ErrorFactory
+) -> tuple[Ttl | None, Extras | None]:
+    """The TTL of a part's breakpoint, and its unknown fields, which are taken out of `unknown`."""
+    field = "prompt_cache_breakpoint"
+    ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
+    inner = unknown.take(field) if unknown is not None else None
+    return ttl, inner.extras(wire) if inner is not None else None
+
+
+class MarkPlace(NamedTuple):
+    """A part of a message that was sent."""
+
+    path: tuple[int, ...]
+    chunk: int
+    """Its chunk among those of the message."""
+    markable: bool
+    from_end: int | None = None
+    """Where its breakpoint goes, counted back from the chunk's end; None: at the chunk's own
+    splice."""
+
+
+def locate(
+    mark: MarkRequest,
+    call: Call,
+    runs: list[ChunkRun],
+    places: Callable[[Message], Iterable[MarkPlace]],
+    *,
+    explicit: bool,
+    held: Sequence[ChunkRun] = (),
+) -> MarkLocation:
+    """The chunk that a mark means, or why there is none. `explicit`: the model takes breakpoints;
+    `held` are the runs that a stored response holds."""
+    if not explicit:
+        return f"{call.model} takes no breakpoints: it caches by itself"
+    if isinstance(mark, ToolMark):
+        return "a tool cannot carry a breakpoint here"
+    if isinstance(mark, BlockMark):
+        if any(run.section == "system" for run in held):
+            return "a stored response holds it, so it is not sent"
+        position = call.ir.system_field_index(mark.index)
+        if position is None:
+            return f"no system block {mark.index}, or a blank one"
+        return position, None  # system blocks are hashed first
+    match = find_message(runs, mark.message_id)
+    if match is None:
+        return f"no message {mark.message_id}"
+    run, first, chunks = match
+    if any(run is other for other in held):
+        return "a stored response holds it, so it is not sent"
+    name, path = f"message {mark.message_id}", mark.path
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    sent = [] if message is None else [p for p in places(message) if p.chunk < len(chunks)]
+    below = [place for place in sent if place.path[: len(path)] == path]
+    # The last one: a tool result may be several chunks.
+    for place in reversed(below):
+        if place.markable:
+            chunk = chunks[place.chunk]
+            if place.from_end is None:
+                return first + chunk, None
+            lead = 0 if chunk else len(run.lead)
+            size = run.log.ends[chunk] - run.log.start(chunk)
+            return first + chunk, lead + size - place.from_end
+    if not path:
+        return f"no part of {name} can carry a breakpoint"
+    name = f"part {list(path)} of {name}"
+    if below:
+        return f"{name} may not carry a breakpoint"
+    exists = message is not None and len(path) == 1 and 0 <= path[0] < len(message.parts)
+    return f"{name} is left out of the request" if exists else f"no {name}"
+
+
+def key_slot(call: Call) -> bytes | None:
+    """The field for the planner's cache key; None if the caller set one."""
+    if call.ir.cache.key is not None or _in_extras(call, "prompt_cache_key"):
+        return None
+    return CACHE_KEY
+
+
+def options_free(call: Call) -> bool:
+    """Whether the caller left the cache options to the planner."""
+    cache = call.ir.cache
+    options = (cache.mode, cache.automatic, cache.compare_with)
+    if cache.prewarm or any(option is not None for option in options):
+        return False
+    return not _in_extras(call, "prompt_cache_options")
+
+
+def option_notices(
+    call: Call, names: Iterable[str], nearest: Mapping[Ttl, Ttl], *, explicit: bool
+) -> list[Notice]:
+    """What becomes of the cache options: a model without breakpoints has none of these."""
+    cache = call.ir.cache
+    notices: list[Notice] = []
+    if explicit and cache.automatic is not None:
+        supported_ttl(cache.automatic, nearest, "cache.automatic", notices)
+    left_out = [] if explicit else [name for name in names if getattr(cache, name)]
+    why = f"{call.model} has no such option; left out"
+    return notices + [Notice("cache_option_left_out", why, f"cache.{name}") for name in left_out]
+
+
+def _in_extras(call: Call, field: str) -> bool:
+    return call.extras is not None and any(
+        field in object_members(text.encode(), "extras", request_error)
+        for wire, text in call.extras.items()
+        if wire in OPENAI
+    )
+
+
+def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
+    """Where a request takes a cache key: after these bytes of the body, or in that header."""
+    if dialect is None or "cache.key" not in dialect.fields:
+        return places.key or None
+    place = dialect.place("cache.key")
+    return None if place is None or not place.header else place.header
+
+
+def plannable(
+    rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
+) -> Rendered:
+    """A split request as the planner needs it: with the fields that may be added to it. `fields`
+    are those that it has."""
+    places = MARKER_PLACES.get(rendered.wire)
+    if places is None:
+        return rendered
+    own = dialect is None or dialect.markers is None
+    key = key_place(dialect, places)
+    if key is not None and "prompt_cache_key" in fields:
+        key = None
+    changes: dict[str, Any] = {"key_place": key}
+    if places.only_marks:
+        by_itself = rules.automatic_breakpoint.value == "last_message"
+        options = _options(fields.get("prompt_cache_options"))
+        ttl: Ttl | None = rendered.automatic
+        if ttl is None and rules.default_ttl is not None:
+            ttl = rules.default_ttl.value
+        explicit = options is not None and options.get("mode") == "explicit"
+        changes["automatic"] = ttl if by_itself and not explicit else None
+        free = own and by_itself and options is None
+        changes["only_marks"] = places.only_marks if free else None
+        if own and not by_itself:
+            changes[
+                "markers"
+            ] = {}  # these markers come with OpenAI's own breakpoint, or not at all
+    return msgspec.structs.replace(rendered, **changes)
+
+
+def _options(raw: Any) -> dict[str, Any] | None:
+    """The cache options of a request; None where it has none."""
+    if isinstance(raw, msgspec.Raw):
+        try:
+            raw = msgspec.json.decode(raw)
+        except DECODE_ERRORS:
+            return {}
+    if raw is None:
+        return None
+    return raw if isinstance(raw, dict) else {}

@@ -1,0 +1,221 @@
+"""What the requests of a wire contain: the shape of the tables in the wires' `fields.py`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from anaphora.rendered import Kind
+
+Medium: TypeAlias = Literal["images", "documents", "audio"]
+
+
+class Does(enum.Enum):
+    """What a field of a request does."""
+
+    TEXT = "text that the model reads"
+    CACHE = "changes what is cached"
+    MONEY = "changes the cost"
+    TOOL = "offers tools"
+    STORED = "names stored objects"
+    ANSWER = "changes the answer only"
+    ASK = "needs an entry in the grant"
+
+
+class RequestField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a wire's requests."""
+
+    name: str
+    does: Does
+    members: frozenset[str] | None = None
+    """The known members of its object: others need an entry in the grant. None: any."""
+    beta: bool = False
+    """Accepted with a beta header only."""
+    counted: bool = False
+    """Also a field of requests that only count tokens."""
+    unread: bool = False
+    """No model reads it, whatever its value."""
+    prose: bool = False
+    """Its value may be text that a model reads, although the field does something else."""
+    prose_members: frozenset[str] = frozenset()
+    """The same for members of its object, known or not; the others are parameters."""
+
+    @property
+    def is_param(self) -> bool:
+        """Whether the value is a number or a name, and no text that a model reads."""
+        return not self.prose and self.does not in (Does.TEXT, Does.TOOL, Does.ASK)
+
+
+class BlockType(msgspec.Struct, frozen=True, kw_only=True):
+    """A type of block, part or item."""
+
+    chunk: Kind = Kind.OTHER
+    markable: bool = False
+    medium: Medium | None = None
+    inside: tuple[str, ...] = ()
+    """The members that hold other blocks, a list of them or one; `source.content`: in an object."""
+    shows: frozenset[str] | None = frozenset()
+    """The types of the blocks inside whose media the model sees; None: of all."""
+    data: tuple[str, ...] = ()
+    """The members that lead to inline bytes; the first that is there counts."""
+    opaque: frozenset[str] = frozenset()
+    """The members with JSON of the app's own, or with sources that an answer named: the provider
+    opens nothing that they name."""
+    members: frozenset[str] | None = None
+    """What the provider accepts in it; None: not known."""
+    plain: bool = False
+    """Only text or a tool call: it has no media and refers to nothing."""
+    beta: bool = False
+    changes_tools: bool = False
+    by_app: bool = False
+    """An item that the app makes, not the model."""
+
+
+#: A type that is not in the table.
+OTHER_TYPE = BlockType(inside=("content", "source.content"))
+
+
+class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What the requests of a wire contain."""
+
+    wire: str
+    fields: Mapping[str, RequestField]
+    blocks: Mapping[str, BlockType]
+    other: BlockType = OTHER_TYPE
+    """Of blocks whose type is not in the table."""
+    message: BlockType = BlockType(inside=("content",), shows=None)
+    """Of messages without a type."""
+    message_fields: Mapping[str, frozenset[str]] = {}
+    """By role: the members that the provider accepts."""
+    messages: str = "messages"
+    system: str = ""
+    """The field of the system text, where that is no message."""
+    items: frozenset[str] = frozenset()
+    """The types of its messages, where they are items with types of their own."""
+    turns: frozenset[str] = frozenset()
+    """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
+    the model."""
+    content: frozenset[str] = frozenset({"content"})
+    """The members of a message of a user, a model or a tool that are no instructions."""
+    role_implied: bool = False
+    """A message without a role is the user's."""
+    params: frozenset[str] = frozenset()
+    """Parameters that other hosts of this wire take in fields of the body."""
+    marker: str = ""
+    """The member that marks a block."""
+    unmarked_roles: frozenset[str] = frozenset()
+    """The roles whose messages carry no markers."""
+    text: str = "text"
+    """The type that content has which is a mere text."""
+    rename: Callable[[str], str] | None = None
+    """How the provider reads the names of members, where not as they are written."""
+    usual: frozenset[str] = frozenset()
+    """Names of members that `rename` does not change."""
+    classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
+    """Tells the type of a block that names none."""
+    media_roles: frozenset[str] | None = None
+    """The roles whose messages show media to the model; None: all."""
+    function: str = ""
+    """The member of a tool that holds its function, or a list of functions; empty: the tool is the
+    function."""
+    single: bool = False
+    """A single object stands for a list of one."""
+    nested_tools: bool = False
+    """Tools may hold others."""
+    tool: frozenset[str] | None = None
+    """The members of a function that the provider accepts; None: not known."""
+    limit: str = "max_tokens"
+    """The field that limits the output."""
+    smallest_limit: int = 1
+    """Of the output: some hosts take 0 for no limit."""
+    unlimited_below: bool = False
+    """A smaller limit of the output is none."""
+    limits_thinking: bool = False
+    """The limit of the output includes thinking that has a budget of its own."""
+    named_in_path: bool = False
+    """The path names the model. Such a wire also takes names in snake_case."""
+    streams_by_default: bool = False
+    plain: Any = None
+    """The type of messages without unknown members, where the types of blocks do not tell."""
+    is_plain: Callable[[Any], bool] | None = None
+    """Whether a message of a plain type holds only text and tool calls."""
+
+    def names(self, *, beta: bool, counted: bool = False) -> frozenset[str]:
+        """The fields that the provider accepts, with or without a beta header."""
+        return frozenset(
+            field.name
+            for field in self.fields.values()
+            if field.beta == beta and (field.counted or not counted) and "." not in field.name
+        )
+
+
+def request_fields(
+    does: Mapping[Does, str],
+    *,
+    members: Mapping[str, str] | None = None,
+    beta: str = "",
+    counted: str = "",
+    unread: str = "",
+    prose: str = "",
+) -> dict[str, RequestField]:
+    """The fields of a wire by their names: what they do, and the known members of objects. `prose`
+    has fields, and members as `FIELD.MEMBER`."""
+    known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
+    betas, counts, unreads = (frozenset(each.split()) for each in (beta, counted, unread))
+    texts, inner = frozenset(prose.split()), dict[str, set[str]]()
+    for name in texts:
+        field, _, member = name.partition(".")
+        inner.setdefault(field, set()).update([member] if member else [])
+    return {
+        name: RequestField(
+            name=name,
+            does=what,
+            members=known.get(name),
+            beta=name in betas,
+            counted=name in counts,
+            unread=name in unreads,
+            prose=name in texts,
+            prose_members=frozenset(inner.get(name, ())),
+        )
+        for what, names in does.items()
+        for name in names.split()
+    } | {
+        name: RequestField(name=name, does=Does.ANSWER, members=known[name])
+        for name in known
+        if "." in name
+    }
+
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class Level(Protocol):
+    """How the values of a request are read."""
+
+    def members(self, value: Any, path: str) -> dict[str, Any]:
+        """The members of an object, which may be changed."""
+
+    def elements(self, value: Any, path: str) -> list[Any]: ...
+
+    def text(self, value: Any) -> str:
+        """A text; empty for anything else."""
+
+    def kind(self, members: dict[str, Any], path: str) -> str:
+        """The type of a block."""
+
+    def first(self, value: Any) -> bytes:
+        """The first byte of a value, which tells its JSON type."""
+
+    def text_block(self, kind: str, text: Any) -> dict[str, Any]:
+        """The members of a block of text."""
+
+
+def request_table(wire: str) -> RequestTable:
+    """What the requests of a wire contain (not of a dialect)."""
+    found: RequestTable = import_module(f"anaphora.wire.{wire}.fields").TABLE
+    return found
