@@ -46,6 +46,7 @@ from .calls.steps.authenticate import (
     is_loopback,
     take_token,
 )
+from .faces import ENDPOINTS
 from .monitoring import REQUEST_ID, DaemonMetrics, JsonLog
 from .tracing import RequestTraces
 from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, SOCKET, TOKEN_KEY, Peer, kind_of, public_text
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 REQUEST_ID_HEADER = "anaphora-request-id"
 _JSON = "application/json"
+_OTHER_PATHS = "POST /rpc, GET /healthz, GET /readyz, GET /metrics"
 #: How the paths of the dashboard begin.
 _PAGES = "/ui"
 #: Paths of uploads, whose pieces come without a token.
@@ -204,7 +206,8 @@ class DaemonHandler:
     ) -> CompleteResponse:
         path = exchange.path
         if path not in ("/healthz", "/readyz", "/metrics"):
-            raise NotFound("there is nothing at this path", status=404)
+            reason = f"there is nothing at this path; there are: {_OTHER_PATHS}, {ENDPOINTS}"
+            raise NotFound(reason, status=404)
         if exchange.method not in ("GET", "HEAD"):
             raise RequestRejected(f"{exchange.method[:20]} is not allowed here", status=405)
         if path == "/healthz":

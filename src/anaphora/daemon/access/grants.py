@@ -25,6 +25,7 @@ Permission: TypeAlias = Literal[
     "stored_responses",
     "stored_prompts",
     "service_tiers",
+    "embeddings",
 ]
 
 

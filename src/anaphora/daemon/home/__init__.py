@@ -78,8 +78,8 @@ my-app:
     usd_per_month: 10.00
     # tools: [search_*]                 # names of function tools; none when absent
     # allow: []                         # server_tools, remote_mcp, background, stored_responses,
-    #                                   # stored_prompts, service_tiers, betas: [NAME],
-    #                                   # fields: [NAME]
+    #                                   # stored_prompts, service_tiers, embeddings,
+    #                                   # betas: [NAME], fields: [NAME]
     # approved_prompt: FINGERPRINT      # refuse any other instructions
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps

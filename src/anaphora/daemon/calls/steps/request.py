@@ -71,7 +71,7 @@ class PermitCall(CallStep):
     async def before(self, call: AppCall) -> None:
         tools, app = self._tools, call.app
         try:
-            targets, hops = self._targets(call)
+            targets, hops = self.find_targets(call)
             if len(targets) > 1:
                 if call.is_large:
                     key = await tools.off_loop.run(app.id, lambda: _route_key(call))
@@ -91,7 +91,7 @@ class PermitCall(CallStep):
         if tools.refresher is not None and app.grant.llm.keep_warm is not None:
             call.refresher = tools.refresher
 
-    def _targets(self, call: AppCall) -> ChosenTargets:
+    def find_targets(self, call: AppCall) -> ChosenTargets:
         """The targets of a call. Raises `Denied` where the grant allows no call."""
         tools, app = self._tools, call.app
         pool, granted = tools.pool, tools.granted
@@ -210,11 +210,13 @@ class ReadBody(CallStep):
         assert route is not None
         call.method = route.path
         self._permit.check_early(call, stream=route.operation == "stream")
-        body = await self._read(call, route, await read_json_bytes(exchange))
+        face, data = face_of(route.wire), await read_json_bytes(exchange)
+        if route.operation == "count":
+            data = face.counted_body(data)
+        body = await self._read(call, route, data)
         exchange.end_reading()
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
-        face = face_of(route.wire)
         if not stores and face.comparison[0] in body.value:
             changed = _without_comparison(face, body)
             if changed is not None:
