@@ -107,6 +107,7 @@ def _print(
                 "grant_yaml": setup.yaml,
                 "written": write,
                 "environment": environment,
+                "files": setup.program.files,
                 "command": setup.command,
             }
         )
@@ -130,6 +131,8 @@ def _lines(
     if not setup.wires:
         names = " or ".join(setup.program.wires)
         yield f"# No provider of llm.yaml speaks {names}: the daemon translates its requests."
+    for name, content in setup.program.files.items():
+        yield f"# {title} needs in {name}: {content}"
     yield f"# Start {title} with"
     for name, value in environment.items():
         yield f"export {name}={shlex.quote(value)}"

@@ -44,6 +44,7 @@ class AppProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     command: tuple[str, ...]
     max_tokens: int
     every_wire: bool = False
+    avoid: dict[str, tuple[str, ...]] = {}
     allow: tuple[str, ...] = ()
     betas: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class AppProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     translated: dict[str, str] = {}
     """Variables in addition, if no provider speaks a wire of the program."""
     choose: tuple[str, ...] = ()
+    files: dict[str, str] = {}
     model: dict[str, str] = {}
 
 
@@ -103,7 +105,7 @@ def programs() -> dict[str, AppProgram]:
 def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: str) -> ProgramSetup:
     """Raises `InvalidConfig` if `app` cannot be an app's id."""
     known = check(config)
-    chosen = {name: list(_speaking(known, name)) for name in program.wires}
+    chosen = {name: list(_speaking(known, name, program)) for name in program.wires}
     wires = [name for name in program.wires if chosen[name]]
     if not program.every_wire:
         wires = wires[:1]
@@ -140,9 +142,13 @@ def with_grant(text: str, file: str, setup: ProgramSetup, config: ClientConfig) 
     return changed
 
 
-def _speaking(known: Mapping[str, ResolvedProvider], wire: str) -> Iterator[ResolvedProvider]:
+def _speaking(
+    known: Mapping[str, ResolvedProvider], wire: str, program: AppProgram
+) -> Iterator[ResolvedProvider]:
+    avoided = program.avoid.get(wire, ())
     for one in known.values():
-        if (one.wire if one.dialect is None else one.dialect.wire) == wire:
+        own = one.wire if one.dialect is None else one.dialect.wire
+        if own == wire and one.system not in avoided:
             yield one
 
 
