@@ -1,4 +1,4 @@
-"""Reads `extensions.yaml`, the grants of all apps. Strict: deny by default (SPEC D11).
+"""Reads `extensions.yaml`, the grants of all apps. Strict: deny by default.
 
     grants = Grants.read("extensions.yaml", config)
     grants.apps["marketing"].llm.nano_usd_per_day      5_000_000_000
