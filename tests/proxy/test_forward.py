@@ -372,6 +372,26 @@ def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
     assert [file.name for file in tmp_path.iterdir()] == ["recordings"]
 
 
+def test_program_that_takes_no_base_url_is_reached_without_the_option(
+    provider: Emulator, tmp_path: Path
+) -> None:
+    program = tmp_path / "pi"
+    program.write_text(f"#!{sys.executable}\n{SDK}")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "anaphora", "watch", "--upstream", f"anthropic={provider.url}"]
+    done = subprocess.run(
+        [*command, "--", str(program), "-p"],
+        env={**os.environ, "ANTHROPIC_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert "pi takes no base URL, so it is reached by HTTPS_PROXY" in done.stderr
+    assert "2 calls: 2 in " in done.stderr
+
+
 def test_proxy_needs_a_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "anaphora", "watch", "--proxy"],

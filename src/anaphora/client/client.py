@@ -31,7 +31,7 @@ from .arguments import (
     watchers_of,
     wrong_client,
 )
-from .choice import check_order
+from .choice import check_order, missing_content
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import resolve
@@ -181,7 +181,7 @@ class AsyncClient:
     ) -> Turn[Any]: ...
     def send(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -196,6 +196,8 @@ class AsyncClient:
         cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
         model.
         """
+        if content is None:
+            raise missing_content(options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
         once = self.single_call(content, provider, output=output, **options)
@@ -230,7 +232,7 @@ class AsyncClient:
     ) -> Response[Any]: ...
     async def complete(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
