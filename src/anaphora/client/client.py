@@ -31,7 +31,7 @@ from .arguments import (
     watchers_of,
     wrong_client,
 )
-from .choice import check_order
+from .choice import check_order, missing_content
 from .config import ClientConfig, Hop
 from .config.environment import Environment, remembers
 from .config.resolve import resolve
@@ -190,7 +190,7 @@ class AsyncClient:
     ) -> Turn[Any]: ...
     def send(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -205,6 +205,8 @@ class AsyncClient:
         cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
         model.
         """
+        if content is None:
+            raise missing_content(options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
         once = self.single_call(content, provider, output=output, **options)
@@ -239,7 +241,7 @@ class AsyncClient:
     ) -> Response[Any]: ...
     async def complete(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,

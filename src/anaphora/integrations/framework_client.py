@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, Unpack
 
 from anaphora import canonical
 from anaphora.catalog import Profile
-from anaphora.client.attempt_failures import event_error
 from anaphora.client.client import AsyncClient
 from anaphora.client.content import Content
 from anaphora.client.options import CallOptions
+from anaphora.client.provider_errors import event_error
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
