@@ -25,7 +25,7 @@ VARIABLES = (
     "PI_CODING_AGENT_DIR",
 )
 AT = "2026-11-02T09:00:00.000Z"
-CODEX = [
+CODEX: list[dict[str, Any]] = [
     {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}},
     {"type": "turn_context", "payload": {"model": "gpt-5.5"}},
     {"type": "response_item", "payload": {"type": "message", "role": "user", "content": "q"}},
@@ -44,7 +44,7 @@ CODEX = [
         },
     },
 ]
-GEMINI = [
+GEMINI: list[dict[str, Any]] = [
     {"sessionId": "g", "projectHash": "h", "startTime": "", "lastUpdated": ""},
     {"id": "1", "timestamp": AT, "type": "user", "content": "q"},
     {
