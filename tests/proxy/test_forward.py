@@ -122,6 +122,30 @@ def test_a_call_to_a_provider_is_relayed_and_seen(provider: Emulator) -> None:
     assert seen.reports == []
 
 
+def test_many_tunnels_at_once(provider: Emulator) -> None:
+    """A program may make more calls at once than a server takes from a stranger."""
+    seen, count = Seen(), 48
+
+    async def ask(url: str, trusted: str) -> list[int]:
+        context = ssl.create_default_context(cafile=trusted)
+        limits = httpx.Limits(max_connections=count)
+        async with httpx.AsyncClient(
+            proxy=url, verify=context, timeout=PATIENCE, limits=limits
+        ) as client:
+            headers = {"authorization": f"Bearer {KEY}"}
+            calls = (
+                client.get("https://api.openai.com/v1/models", headers=headers)
+                for _ in range(count)
+            )
+            return [one.status_code for one in await asyncio.gather(*calls)]
+
+    with forwarding_proxy(provider, seen) as (proxy, authority):
+        trusted = authority.environment["SSL_CERT_FILE"]
+        assert asyncio.run(ask(proxy.forward_url, trusted)) == [200] * count
+        assert proxy.settle(PATIENCE)
+    assert len(seen.calls) == count
+
+
 def test_the_host_of_a_base_url_is_opened_and_called_itself(provider: Emulator) -> None:
     seen = Seen()
     gateway = {"anthropic": "https://gateway.invalid/anthropic"}
@@ -344,7 +368,7 @@ def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
     folder = str(tmp_path / "recordings")
     assert "2 exchanges recorded" in run("record", "--dir", folder, *upstream)
     assert "2 exchanges replayed" in run("replay", "--dir", folder, "--proxy")
-    # Nothing is left of the certificates and sockets.
+    # Nothing is left of the certificates.
     assert [file.name for file in tmp_path.iterdir()] == ["recordings"]
 
 

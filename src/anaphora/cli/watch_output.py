@@ -17,13 +17,14 @@ import click
 import msgspec
 
 from anaphora.cache.verdict import Verdict
+from anaphora.client.config.folders import user_folder
 from anaphora.errors import Io
 from anaphora.traffic.calls import CallKind
 from anaphora.traffic.summary import CallGroup, WatchSummary
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.wording import counted, format_loss, format_usd, visible_json
 
-from .common import report_problems, user_folder
+from .common import report_problems
 from .log_files import unpriced_note
 from .terminal import (
     MISSED,
