@@ -17,6 +17,7 @@ import msgspec
 from anaphora.errors import InvalidRequest, Io, StoreUnavailable
 
 from . import (
+    EVERYTHING,
     LARGEST_AMOUNT,
     CorrectedEntry,
     Entry,
@@ -26,6 +27,7 @@ from . import (
     RecoveredHolds,
     Settlement,
     SpendLimits,
+    SpendQuery,
     SpendRow,
     Spent,
     UnauditedEntry,
@@ -178,7 +180,7 @@ class SqliteStore(SmallTables):
                 day=day,
                 today=found.get(day, 0),
                 month=found.get(month_of(day), 0),
-                held=held(self._reader, app),
+                held=held(self._reader, SpendQuery(app=app)),
             )
 
     async def spent_by_app(self, now: float) -> dict[str, Spent]:
@@ -186,12 +188,11 @@ class SqliteStore(SmallTables):
             lambda database: spent_rows(database, max(day_of(now), latest_day(database)))
         )
 
-    async def spend(
-        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
-    ) -> list[SpendRow]:
-        return await self._read(
-            lambda database: spend_rows(database, by, since=since, until=until, app=app)
-        )
+    async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
+        return await self._read(lambda database: spend_rows(database, by, of))
+
+    async def held(self, of: SpendQuery = EVERYTHING) -> int:
+        return await self._read(lambda database: held(database, of))
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         return await self._read(lambda database: entry_rows(database, query))
