@@ -286,6 +286,10 @@ async def test_calls_stay_in_the_group_that_their_app_had(place: StorePlace) -> 
         }  # fmt: skip
         assert await sums("day", group="sales") == {("2027-01-16",): 25, ("2027-01-17",): 30}
         assert await sums(group="unknown") == {}
+        hours = await store.spend_by_hour("2027-01-16")
+        assert {start - NOON - DAY: row.billed for start, row in hours.items()} == {0: 43}
+        hours = await store.spend_by_hour("2027-01-16", SpendQuery(group="sales"))
+        assert [(row.calls, row.billed, row.corrected) for row in hours.values()] == [(1, 25, 5)]
         assert len(rows(place, "SELECT * FROM app_groups")) == 3
         whole = await sums("app", "model", "label", "day")
         by_group = await store.spend(["group", "app", "model", "label", "day"])

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.daemon.access.grants import dollars
 from anaphora.daemon.store import SpendQuery, SpendRow
-from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows
+from anaphora.daemon.store.reading import FIELDS, day_of, held, hour_rows, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.sqlite_files import transaction
@@ -175,6 +175,22 @@ class _Query:
         finally:
             await store.close()
 
+    def hours(self, day: str) -> dict[float, SpendRow]:
+        """Of one day; empty if its entries were pruned."""
+        if not isinstance(self.store, Path):
+            return asyncio.run(self._hours_in_postgres(self.store, day))
+        with closing(connect_to_read(self.store)) as database:
+            return hour_rows(database, day, self.of)
+
+    async def _hours_in_postgres(self, address: PostgresAddress, day: str) -> dict[float, SpendRow]:
+        from anaphora.daemon.store.postgres import PostgresStore
+
+        store = await PostgresStore.open(address)
+        try:
+            return await store.spend_by_hour(day, self.of)
+        finally:
+            await store.close()
+
     def grouped(self, *fields: str) -> _Query:
         """The same, summed by other fields."""
         return _Query(self.store, fields, self.of)
@@ -210,7 +226,9 @@ def _html(query: _Query) -> bytes:
     rows = {by: query.grouped(*by).report().rows for by in groups if by}
     if query.by != ("group",) and not any(row.group for row in rows["group",]):
         del rows["group",]
-    return spend_report(report.total, report.held, rows["day",], rows, time.time())
+    days = rows["day",]
+    hours = query.hours(days[0].day) if len(days) == 1 else {}
+    return spend_report(report.total, report.held, hours or days, rows, time.time())
 
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────────

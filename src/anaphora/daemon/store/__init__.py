@@ -359,6 +359,10 @@ class Store(Protocol):
         of these."""
         ...
 
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        """The sums of a day by the beginning of each hour; empty if its entries were pruned."""
+        ...
+
     async def held(self, of: SpendQuery = EVERYTHING) -> int:
         """Nano-dollars of open holds."""
         ...

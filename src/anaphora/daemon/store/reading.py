@@ -15,7 +15,7 @@ import msgspec
 from anaphora.errors import InvalidRequest
 
 from . import EVERYTHING, SettledFigures, SpendQuery, SpendRow, Spent, UnauditedEntry
-from .schema import sums_of
+from .schema import ENTRY_SUMS, sums_of
 
 _SECONDS = 86_400
 #: The number of 1970-01-01 in `datetime.date`.
@@ -158,6 +158,22 @@ def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Spen
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
 
 
+def hour_rows(
+    database: sqlite3.Connection, day: str, of: SpendQuery = EVERYTHING
+) -> dict[float, SpendRow]:
+    """The sums of a day by the beginning of each hour, from its entries."""
+    return hour_rows_of(database.execute(HOURS.replace("$", "?"), (day, of.app, of.group)))
+
+
+def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
+    """Of the rows of `HOURS`."""
+    found: dict[float, SpendRow] = {}
+    for hour, *sums in rows:
+        figures: dict[str, Any] = dict(zip(SUMS, map(int, sums), strict=True))
+        found[hour * 3_600.0] = SpendRow(**figures)
+    return found
+
+
 # ── SQL of both stores ────────────────────────────────────────────────────────────────────────────
 
 #: `tables`, with or without the group of each app.
@@ -200,6 +216,17 @@ HELD = (
     " AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) = "
     + _GROUP.format(of="holds", when=_AT.format(of="holds"))
     + ")"
+)
+
+
+#: PostgreSQL rounds to whole numbers, SQLite truncates.
+HOURS = (
+    "SELECT (CAST(at AS bigint) - CASE WHEN CAST(at AS bigint) > at THEN 1 ELSE 0 END) / 3600 AS"
+    f" hour, {ENTRY_SUMS} FROM entries"
+    " WHERE day = $1 AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text))"
+    " AND (CAST($3 AS text) IS NULL OR CAST($3 AS text) = "
+    + _GROUP.format(of="entries", when=_AT.format(of="entries"))
+    + ") GROUP BY 1 ORDER BY 1"
 )
 
 

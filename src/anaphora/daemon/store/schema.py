@@ -120,7 +120,7 @@ CREATE TABLE app_groups (
 """
 
 #: The figures of the table `sums`, in the SQL of both stores.
-_ENTRY_SUMS = """
+ENTRY_SUMS = """
     SUM(CASE WHEN kind IN ('free', 'correction') THEN 0 ELSE 1 END) AS calls,
     SUM(billed) AS billed,
     SUM(CASE WHEN kind IN ('estimated', 'bound', 'disputed') THEN billed ELSE -confirmed END)
@@ -133,7 +133,7 @@ _ENTRY_SUMS = """
 def sums_of(entries: str, *key: str) -> str:
     """The sums of some entries."""
     columns = ", ".join(("day", "app", "provider", "model", *key))
-    return f"SELECT {columns}, {_ENTRY_SUMS} FROM {entries} GROUP BY {columns}"
+    return f"SELECT {columns}, {ENTRY_SUMS} FROM {entries} GROUP BY {columns}"
 
 
 #: What the table `sums` must hold.

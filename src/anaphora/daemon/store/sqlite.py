@@ -48,7 +48,15 @@ from .batch import (
 from .batch_queue import SqliteCommits
 from .corrections import Correction, entry_rows
 from .file_watch import StoreDamaged, WatchedFiles
-from .reading import day_of, held, month_of, spend_rows, spent_rows, unaudited_entries
+from .reading import (
+    day_of,
+    held,
+    hour_rows,
+    month_of,
+    spend_rows,
+    spent_rows,
+    unaudited_entries,
+)
 from .schema import (
     connect,
     connect_to_read,
@@ -190,6 +198,9 @@ class SqliteStore(SmallTables):
 
     async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
         return await self._read(lambda database: spend_rows(database, by, of))
+
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        return await self._read(lambda database: hour_rows(database, day, of))
 
     async def held(self, of: SpendQuery = EVERYTHING) -> int:
         return await self._read(lambda database: held(database, of))

@@ -30,7 +30,9 @@ from anaphora.daemon.store.batch import HoldRequest, TableChange
 from anaphora.daemon.store.corrections import Correction
 from anaphora.daemon.store.reading import (
     HELD,
+    HOURS,
     day_of,
+    hour_rows_of,
     month_of,
     spend_query,
     spend_rows_of,
@@ -279,6 +281,11 @@ class PostgresStore(SmallTables):
         await self._writer.flush()
         await self._check_answers()
         return spend_rows_of(by, await self._reports.fetch(sql, *spend_values(of)))
+
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        await self._writer.flush()
+        await self._check_answers()
+        return hour_rows_of(await self._reports.fetch(HOURS, day, of.app, of.group))
 
     async def held(self, of: SpendQuery = EVERYTHING) -> int:
         await self._writer.flush()
