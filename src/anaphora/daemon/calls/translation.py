@@ -258,7 +258,7 @@ def _parse(call: AppCall) -> Call:
 
 
 def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
-    """The call that a request asks for, with the limit that its wire needs (D10)."""
+    """The call that a request asks for, with the limit that its wire needs."""
     body = request.body
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS

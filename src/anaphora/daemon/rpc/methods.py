@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
-from anaphora.client.attempt_failures import event_error
+from anaphora.client.provider_errors import event_error
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.calls.call import AppCall
