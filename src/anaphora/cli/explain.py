@@ -53,6 +53,8 @@ class _LoggedCall(NamedTuple):
     session: tuple[str, str]
     like: str | None
     """The place of an earlier call of another conversation that it begins like."""
+    tools: int
+    """The bytes of its tools."""
 
 
 @click.command()
@@ -224,7 +226,7 @@ class _Explainer:
             other = earlier is not None and not earlier.continues and before is not None
             like = earlier.call.place if earlier is not None and other else None
             session = request.hints.conversation, request.hints.user
-            yield _LoggedCall(explained, session, like)
+            yield _LoggedCall(explained, session, like, request.tool_bytes)
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
@@ -246,16 +248,23 @@ class _Explainer:
 
 
 def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
-    """The calls in order. In a session with a longer conversation, a single call whose prefix no
-    other call shares is a side call."""
+    """The calls in order. In a session with a longer conversation that has as many tools, a single
+    call whose prefix no other call shares is a side call."""
     calls = list(logged)
     lengths = Counter(one.explained.conversation for one in calls)
     shared = {one.like for one in calls}
-    longer = {one.session for one in calls if lengths[one.explained.conversation] > 1}
+    most_tools: dict[tuple[str, str], int] = {}
+    for one in calls:
+        if lengths[one.explained.conversation] > 1:
+            most_tools[one.session] = max(one.tools, most_tools.get(one.session, 0))
     for one in calls:
         call = one.explained
         alone = lengths[call.conversation] == 1 and call.place not in shared
-        if alone and call.verdict.result == "first" and one.session in longer:
+        if (
+            alone
+            and call.verdict.result == "first"
+            and one.tools <= most_tools.get(one.session, -1)
+        ):
             verdict = as_side_call(call.verdict)
             call = replace(call, verdict=verdict, sentence=str(verdict))
         yield call

@@ -14,6 +14,7 @@ import msgspec
 
 from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
+from anaphora.client.config.environment import remembers
 from anaphora.client.config.resolve import resolve_each
 from anaphora.client.fan_out import (
     FanOut,
@@ -220,9 +221,10 @@ def _defaults(options: _Options, config: AskConfig) -> LineDefaults:
 
 def _client(config: AskConfig) -> AsyncClient:
     """All providers that have a key."""
+    remember = remembers(default=True) and not config.emulated
     if config.environment is not None:
         config.environment.require_any()
-        return AsyncClient.of_environment(config.environment)
+        return AsyncClient.of_environment(config.environment, remember=remember)
     providers, problems = {}, list[MissingSecret]()
     for one, missing in resolve_each(config.client, environ=config.environ):
         if missing is None:
@@ -236,7 +238,7 @@ def _client(config: AskConfig) -> AsyncClient:
         for name, hops in config.client.routes.items()
         if all(hop.provider in providers for hop in hops)
     }
-    return AsyncClient(providers, routes)
+    return AsyncClient(providers, routes, remember=remember)
 
 
 def _prepare(

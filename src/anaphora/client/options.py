@@ -116,6 +116,9 @@ class SingleCallOptions(TurnOptions, total=False):
     cache: PromptCachePlan | None
     extras: Mapping[str, str | Mapping[str, Any]] | None
     """Request fields without a name here: wire name -> the fields, or their JSON text."""
+    remember: bool | None
+    """Keeps digests of the prompt's beginnings in the user's index, and marks one that comes back
+    at the first call of a process; None: as the client."""
 
 
 class CallOptions(SingleCallOptions, total=False):
@@ -252,6 +255,8 @@ class ClientOptions(TypedDict, total=False):
     """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
     audit: CallAudit | None
     """Keeps a row of every call: `anaphora.audit.AuditLog`."""
+    remember: bool | None
+    """Of all calls; None: as `ANAPHORA_REMEMBER` says, by default not."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:

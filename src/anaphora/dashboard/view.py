@@ -36,6 +36,7 @@ _SHOWN = 60
 #: The lengths of the steps of charts, in seconds, and how many steps a chart has at most.
 _STEPS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 7 * 86_400, 28 * 86_400)
 _MOST_STEPS = 100
+_HOUR, _DAY = 3_600, 86_400
 
 
 def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "day") -> View:
@@ -114,13 +115,18 @@ class ChartSteps(msgspec.Struct, frozen=True):
         ]
 
 
-def steps_of(view: View) -> ChartSteps:
+def steps_of(view: View, first: float | None = None) -> ChartSteps:
     """The finest steps of which a chart of the view needs no more than a hundred, or the part of
-    one at each end more."""
-    length = view.until - view.since
+    one at each end more. With the time of the `first` call of all, the chart of a longer range
+    begins there: that of a first day has its hours, and not one bar in a month without calls."""
+    since, finest = view.since, _STEPS[0]
+    if first is not None and view.since < (begin := min(first, view.until - _DAY)):
+        since, finest = begin, _HOUR
+    length = view.until - since
     longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_STEPS)
-    seconds = next((each for each in _STEPS if length / each <= _MOST_STEPS), longest)
-    start = view.since // seconds * seconds
+    steps = (each for each in _STEPS if each >= finest and length / each <= _MOST_STEPS)
+    seconds = next(steps, longest)
+    start = since // seconds * seconds
     return ChartSteps(start, seconds, max(1, math.ceil((view.until - start) / seconds)))
 
 

@@ -78,6 +78,17 @@ class Selection:
         found = self.database.execute(query, (kind, text)).fetchone()
         return 0 if found is None else int(found[0])
 
+    @property
+    def first(self) -> float | None:
+        """When the first of all calls began, or the first of the only app that is shown; None if
+        that is not known, since earlier calls are not kept one by one."""
+        if self.state.calls_since:
+            return None
+        own, values = (" WHERE app = ?", [self.ids["app"]]) if self.masked else ("", [])
+        query = f"SELECT min(at) FROM calls{own}"
+        found: float | None = self.database.execute(query, values).fetchone()[0]
+        return found
+
     def names(self, kinds: Iterable[str]) -> dict[int, str]:
         marks = ", ".join(f"'{kind}'" for kind in kinds)
         query = f"SELECT id, text FROM names WHERE kind IN ({marks})"
@@ -193,7 +204,7 @@ class SumQueries:
     def __init__(self, selection: Selection) -> None:
         self._of = of = selection
         self._sums = sum_columns(of.masked)
-        self.steps = steps_of(of.view)
+        self.steps = steps_of(of.view, of.first)
         self._pieces = [] if of.empty else pieces(of.since, of.until, self.steps.seconds, of.state)
 
     def _rows(self, table: str, columns: str, group: str, of_calls: str = "") -> Iterable[Row]:

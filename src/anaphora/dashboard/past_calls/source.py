@@ -85,6 +85,11 @@ class PastCalls:
             of.empty = of.empty or (app is not None and view.app not in (None, app))
             yield of
 
+    def has_calls(self) -> bool:
+        """Whether there was ever a call."""
+        with self.reading() as (_, state):
+            return state.calls > 0
+
     # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
     def names(self, view: View) -> Names:
