@@ -150,7 +150,7 @@ def test_a_tool_loop_of_each_process_marks_its_end_again(emu: Emulator) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_map_of_each_process(emu: Emulator, many: bool) -> None:
-    for number in range(3):
+    for number in range(1 if many else 3):
         with process(emu, remember=True) as client:
             prompts = [f"{number}, {each}?" for each in range(2 if many else 1)]
             result = client.map(prompts, model=MODEL, system=SYSTEM).result()

@@ -16,7 +16,7 @@ import pytest
 from support.waiting import PATIENCE
 
 from anaphora.cache.plan import SeenBeginning, SeenUse
-from anaphora.client import seen
+from anaphora.client import seen_file
 from anaphora.client.seen import SeenIndex
 
 SCOPE = "anthropic\0host\0model"
@@ -127,13 +127,29 @@ def newer(path: Path) -> None:
     database.close()
 
 
+def foreign_values(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("UPDATE beginnings SET last = 'x', pauses = 'y', tokens = zeroblob(3)")
+    database.commit()
+    database.close()
+
+
 def a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_beginning, damage_middle, cut, another_program, newer, a_folder]
+    "damage",
+    [
+        damage_beginning,
+        damage_middle,
+        cut,
+        another_program,
+        newer,
+        foreign_values,
+        a_folder,
+    ],
 )
 def test_a_file_that_cannot_be_used_is_no_error(path: Path, damage: Any) -> None:
     index = SeenIndex(path)
@@ -179,7 +195,7 @@ def test_the_size_is_bounded_and_the_newest_stay(path: Path) -> None:
             keys = (b"%d" % number for number in range(batch * 2500, batch * 2500 + 2500))
             index.record(SCOPE, [use(key, float(batch)) for key in keys])
             await index.flush()
-            sizes.append(seen.file_bytes(path))
+            sizes.append(seen_file.file_bytes(path))
         newest = {number: b"%d" % number for number in range(99_900, 100_000)}
         return len(await index.find(SCOPE, newest))
 
@@ -189,11 +205,11 @@ def test_the_size_is_bounded_and_the_newest_stay(path: Path) -> None:
     with sqlite3.connect(path) as database:
         ((kept,),) = database.execute("SELECT count(*) FROM beginnings").fetchall()
     database.close()
-    assert 20_000 < kept <= seen.MOST_BEGINNINGS + 5000
+    assert 20_000 < kept <= seen_file.MOST_BEGINNINGS + 5000
 
 
 def test_the_page_limit_drops_the_oldest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen, "_MOST_PAGES", 16)
+    monkeypatch.setattr(seen_file, "_MOST_PAGES", 16)
     index = SeenIndex(path)
     for batch in range(20):
         keys = (b"%d" % number for number in range(batch * 100, batch * 100 + 100))

@@ -41,6 +41,7 @@ from .log_files import (
     unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
+from .session_files import NEWEST, found_sessions
 from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
@@ -67,6 +68,12 @@ class _LoggedCall(NamedTuple):
     help="Time between two requests, if none are recorded: 30s, 5m, or a number of seconds.",
 )
 @log_format_option
+@click.option(
+    "--newest",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Without FILES: explain the newest N session files.  [default: {NEWEST}]",
+)
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
@@ -74,6 +81,7 @@ def command(
     example: bool,
     gap: float | None,
     format_: LogFormat | None,
+    newest: int | None,
     everything: bool,
     as_json: bool,
     **request: Any,
@@ -86,6 +94,9 @@ def command(
     call is compared with the one before it: the cause, the first bytes that differ, the cost. An
     answer that several sessions contain counts once.
 
+    Without FILES, the newest sessions of these programs on this machine are explained; how many
+    there are of each is printed.
+
     A cause is named if the requests, the clock or the provider's rules prove it. "Unknown" means
     that less was read than had been cached, and the file does not show why; `anaphora watch`
     compares the requests themselves. A compaction, an edited history and a resumed session are
@@ -95,8 +106,13 @@ def command(
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).
     """
-    files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
     explainer = _Explainer(RequestDefaults(**request))
+    if newest is not None and (files or example):
+        raise click.UsageError("--newest goes without FILES and --example")
+    if files or example:
+        files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
+    else:
+        files = found_sessions(newest, explainer.problems)
     calls = tuple(explainer.calls(files, format_, gap))
     problems, notices = (
         tuple(str(problem) for problem in explainer.problems if problem.kind in kinds)

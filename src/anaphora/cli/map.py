@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -283,12 +283,10 @@ async def _run(client: AsyncClient, fan_out: FanOut[Any]) -> FanOutResult[Any]:
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _ShowProgress(Protocol):
-    def __call__(self, progress: FanOutProgress, /) -> None: ...
-
-
 @contextlib.contextmanager
-def _shown_progress(options: _Options, total: int) -> Iterator[_ShowProgress | None]:
+def _shown_progress(
+    options: _Options, total: int
+) -> Iterator[Callable[[FanOutProgress], None] | None]:
     """A bar on standard error, if that is a terminal."""
     if options.quiet or not sys.stderr.isatty():
         yield None
@@ -308,7 +306,11 @@ def _shown_progress(options: _Options, total: int) -> Iterator[_ShowProgress | N
 
 
 def _figures(progress: FanOutProgress) -> str:
-    parts = [format_usd(progress.cost_usd), f"{progress.read_share:.0%} read from the cache"]
+    cost = format_usd(progress.cost_usd)
+    if progress.in_flight:
+        calls, about = counted(progress.in_flight, "call"), format_usd(progress.in_flight_usd)
+        cost += f" (about {about} of it for {calls} in flight)"
+    parts = [cost, f"{progress.read_share:.0%} read from the cache"]
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.unpriced:

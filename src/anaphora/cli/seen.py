@@ -6,7 +6,8 @@ import time
 
 import click
 
-from anaphora.client.seen import SeenFigures, clear_seen, seen_figures, seen_path
+from anaphora.client.seen import seen_path
+from anaphora.client.seen_file import SeenFigures, clear_seen, seen_figures
 from anaphora.wording import counted
 
 from .common import FOUND, CommandGroup, print_json, report_problems, stop
@@ -31,7 +32,7 @@ def show(as_json: bool) -> None:
     Exit code 1 when the file cannot be used: calls go on without it, and `anaphora seen clear`
     removes it.
     """
-    figures = seen_figures()
+    figures = seen_figures(seen_path())
     if as_json:
         print_json(figures)
     elif figures.state == "unusable":
@@ -62,7 +63,7 @@ def _minute(at: float) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def clear(as_json: bool) -> None:
     """Forget all beginnings. A file that cannot be used is removed."""
-    dropped = clear_seen()
+    dropped = clear_seen(seen_path())
     if as_json:
         print_json({"path": str(seen_path()), "cleared": dropped})
     else:

@@ -139,8 +139,13 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
     resumed: int = 0
     calls: int = 0
     """Calls that were answered or failed in this run, warm-ups included."""
-    cost_usd: Decimal = Decimal(0)
-    """Everything so far, as far as prices are known: warm-ups and earlier runs included."""
+    billed_usd: Decimal = Decimal(0)
+    """Everything that was billed, as far as prices are known: warm-ups and earlier runs
+    included."""
+    in_flight: int = 0
+    """Calls that were sent and have not ended; after a cancelled run, those that it left."""
+    in_flight_usd: Decimal = Decimal(0)
+    """About what they cost, with as much output as the longest reply so far."""
     warmup_usd: Decimal = Decimal(0)
     """The part of it for calls that only wrote the cache."""
     unpriced: int = 0
@@ -149,6 +154,11 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     batch: str = ""
     """The provider's batch that runs now."""
+
+    @property
+    def cost_usd(self) -> Decimal:
+        """Everything that was billed, and about what the calls in flight cost."""
+        return self.billed_usd + self.in_flight_usd
 
     @property
     def read_share(self) -> float:
@@ -163,7 +173,7 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
         if cost_usd is None:
             self.unpriced += 1
         else:
-            self.cost_usd += cost_usd
+            self.billed_usd += cost_usd
 
 
 class MapOptions(SingleCallOptions, total=False):

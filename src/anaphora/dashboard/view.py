@@ -1,9 +1,9 @@
 """The view of a page, as the query of its address: a range of time and filters.
 
 `range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
-in ISO 8601 (UTC if no zone is named). `app`, `provider`, `model` and `label` are filters; an
-empty one is none. The charts of a view have steps of time. `is_found` says whether a search in a
-view finds a call.
+in ISO 8601 (UTC if no zone is named). `app`, `group`, `provider`, `model` and `label` are
+filters; an empty one is none. The charts of a view have steps of time. `is_found` says whether a
+search in a view finds a call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANGE_SECONDS: Final[Mapping[RangeName, float]] = {
     "week": 7 * 86_400.0,
     "month": 30 * 86_400.0,
 }
-FILTERS: Final = ("app", "provider", "model", "label")
+FILTERS: Final = ("app", "group", "provider", "model", "label")
 #: How much of a wrong value an error repeats.
 _SHOWN = 60
 #: The lengths of the steps of charts, in seconds, and how many steps a chart has at most.
@@ -143,6 +143,7 @@ def _in_view(call: AuditEnvelope, view: View) -> bool:
     return (
         view.since <= call.at < view.until
         and matches(view, call.app, call.provider, call.billed_model)
+        and view.group in (None, call.group)
         and (view.label is None or has_label(call, view.label))
     )
 

@@ -89,6 +89,8 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     llm: LlmGrant = LlmGrant()
     uids: frozenset[int] = frozenset()
     """On the socket, the peer's user must be one of these."""
+    group: str = ""
+    """Whose spend is summed up together; empty: none."""
 
     @property
     def missing(self) -> frozenset[str]:

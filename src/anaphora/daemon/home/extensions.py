@@ -99,6 +99,7 @@ class AppTable(_Table, frozen=True):
     requires: tuple[Capability, ...] = ()
     capabilities_grant: tuple[Capability, ...] = ()
     uids: tuple[UserId, ...] = ()
+    group: Name | None = None
     llm: LlmTable = LlmTable()
 
 
@@ -212,6 +213,12 @@ class _AppReader(msgspec.Struct, frozen=True):
                 "an app's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"
                 " with a letter or a digit"
             )
+        if table.group is not None and not APP_ID.match(table.group):
+            raise self._invalid(
+                "the name of a group has 1 to 64 letters, digits, dots, dashes and underscores, and"
+                f" begins with a letter or a digit, found {quoted(table.group)}",
+                "group",
+            )
         llm = table.llm
         per_day = self._nano_dollars(llm.usd_per_day, "usd_per_day")
         per_month = self._nano_dollars(llm.usd_per_month, "usd_per_month")
@@ -229,6 +236,7 @@ class _AppReader(msgspec.Struct, frozen=True):
             capabilities=frozenset(table.capabilities_grant),
             requires=frozenset(table.requires),
             uids=frozenset(table.uids),
+            group=table.group or "",
             llm=LlmGrant(
                 providers=llm.providers,
                 models=llm.models,

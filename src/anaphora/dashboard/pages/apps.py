@@ -188,6 +188,7 @@ def grant_of(row: AppRow) -> htpy.Element:
         ("Capabilities", _names(row.capabilities)),
         ("Providers", _names(row.providers)),
         ("Models", _names(row.models)),
+        *([("Group", name(row.group))] if row.group else []),
         ("Requests per minute", _rate(row.requests_per_minute)),
         ("Tokens per minute", _rate(row.tokens_per_minute)),
     ]

@@ -179,10 +179,14 @@ def errors_card(overview: Overview) -> htpy.Element | None:
 
 
 def _details(overview: Overview, site: Site, view: View) -> htpy.Node:
-    groups = {"app": overview.apps, "provider": overview.providers, "model": overview.models}
-    titles = {"app": "By app", "provider": "By provider", "model": "By model"}
+    groups = {
+        "group": overview.groups,
+        "app": overview.apps,
+        "provider": overview.providers,
+        "model": overview.models,
+    }
     tables = [
-        card(titles[kind], sums_table(kind, sums, site, view))
+        card(f"By {kind}", sums_table(kind, sums, site, view))
         for kind, sums in groups.items()
         if set(sums) - {""}
     ]

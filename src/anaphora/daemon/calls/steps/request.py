@@ -65,7 +65,8 @@ class PermitCall(CallStep):
             check_capabilities(call.app.grant, needed, call.method)
             tools.rates.check(call.app)
         except Denied as error:
-            tools.denials.add(call.app.id, call.method, error, request_id=call.request_id)
+            id, group = call.request_id, call.app.grant.group
+            tools.denials.add(call.app.id, call.method, error, request_id=id, group=group)
             raise
 
     async def before(self, call: AppCall) -> None:
@@ -227,7 +228,8 @@ class ReadBody(CallStep):
             try:
                 rows = await self._referred(call, route, body)
             except Denied as error:
-                self._tools.denials.add(app.id, call.method, error, request_id=call.request_id)
+                id, group = call.request_id, app.grant.group
+                self._tools.denials.add(app.id, call.method, error, request_id=id, group=group)
                 raise
         self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
         call.body, call.notices = body, notices
