@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from . import replay_folder
+from . import replay_folder, replay_variables
 from .common import RunGroup, command_after_dashes
-from .recorded_run import recording_options, run_recorded
+from .recorded_run import RecordedRun, recording_options, run_recorded
 
 if TYPE_CHECKING:
     from anaphora.replay.player import Player
@@ -34,20 +34,25 @@ if TYPE_CHECKING:
     help="nearest: answer a request that was not recorded with the nearest recording, and report"
     " the difference.",
 )
+@click.option(
+    "--explain-miss",
+    "explain",
+    is_flag=True,
+    help="Show the variables ({{cwd}}, {{date}}, ...) of the recordings and of this run, and for"
+    " each request without a recording all differences, and a rule that would make it match.",
+)
 @click.option("--pace", is_flag=True, help="Stream at the recorded speed.")
 @replay_folder.signed_by_option
 @recording_options
 @click.pass_context
 def command(
     ctx: click.Context,
-    /,
     repeat: Literal["never", "last"],
     match: Literal["exact", "nearest"],
+    explain: bool,
     pace: bool,
     signed_by: str | None,
-    folder: Path,
-    rules: Path | None,
-    **options: Any,
+    options: RecordedRun,
 ) -> None:
     """Run a command on recorded responses, or verify and list recordings.
 
@@ -56,8 +61,9 @@ def command(
     anaphora replay verify DIR                 check the files of a folder
 
     The options below go with COMMAND. It needs neither a network nor a key: a missing key is
-    replaced by a placeholder. A request that was not recorded gets an error that names the nearest
-    recording and the first difference.
+    replaced by a placeholder. The directory, the home and the day may be others than in the
+    recordings. A request that was not recorded gets an error that names the nearest recording and
+    the first difference.
 
     Exit code: the command's own; 1 when it ended with 0 and a request was not recorded; before
     anything runs, 5 when the folder failed its integrity check, 3 when its signature does not
@@ -72,11 +78,11 @@ def command(
         from anaphora.replay.signing import public_key
 
         return Player(
-            folder,
+            options.folder,
             "none",
             repeat=repeat,
             match=match,
-            rules=rules,
+            rules=options.rules,
             secrets=secrets,
             signed_by=None if signed_by is None else public_key(signed_by),
         )
@@ -84,13 +90,14 @@ def command(
     run_recorded(
         command_after_dashes(ctx),
         player,
+        options,
         pace=pace,
+        explain=explain,
         prepare=with_placeholder_keys,
-        **options,
     )
 
 
-for subcommand in replay_folder.SUBCOMMANDS:
+for subcommand in (*replay_folder.SUBCOMMANDS, replay_variables.variables):
     command.add_command(subcommand)
 
 
@@ -116,9 +123,7 @@ def record(
     words: tuple[str, ...],
     mode: Literal["all", "new", "once"],
     key_file: Path | None,
-    folder: Path,
-    rules: Path | None,
-    **options: Any,
+    options: RecordedRun,
 ) -> None:
     """Run a command and record its calls, to replay them offline.
 
@@ -138,6 +143,6 @@ def record(
         from anaphora.replay.signing import SigningKey
 
         sign = None if key_file is None else SigningKey.read(key_file)
-        return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
+        return Player(options.folder, mode, rules=options.rules, secrets=secrets, sign=sign)
 
-    run_recorded(words, player, **options)
+    run_recorded(words, player, options)

@@ -68,9 +68,9 @@ def _line_rules(one: str, two: str) -> Iterator[MatchRule]:
     first, second = _TOKENS.findall(one), _TOKENS.findall(two)
     if max(len(first), len(second)) > _MOST_TOKENS:
         return
-    spans = _changed_spans(first, second)
-    for begin, end, from_, to in spans:
-        before = "".join(first[:begin])
+    last = 0
+    for begin, end, from_, to in _changed_spans(first, second):
+        before, last = "".join(first[last:begin]), end
         values = "".join(first[begin:end]), "".join(second[from_:to])
         rule = _rule(before, values, "".join(first[end : end + 1]))
         if rule is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,12 +22,13 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture, Phase
+from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture
 from anaphora.wording import counted
 
-from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .fixture import Fixture
 from .keys import ReplayRequest, RequestKey, exact_digest, key_of
 from .misses import MissExplanation, NearestRecording, NearestSearch
+from .recording import Recording
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
 from .signing import SigningKey
@@ -160,7 +160,7 @@ class Player:
             return self._begin(request, key, exact)
         fixture = self._next(key.key) or self._next_elsewhere(request)
         if fixture is not None:
-            return self._with_values(fixture, request, key)
+            return with_values(fixture, self._bind(fixture, request, key))
         return self._begin(request, key, exact) if self.mode == "new" else key
 
     def _next_elsewhere(self, request: ReplayRequest) -> Fixture | None:
@@ -179,13 +179,14 @@ class Player:
             self._replayed += 1
         return self.store.fixture(left[0].path)
 
-    def _with_values(self, fixture: Fixture, request: ReplayRequest, key: RequestKey) -> Fixture:
-        """The recorded answer with the directories of the request."""
-        body, present = request.body, self.variables
-        bound = differing_variables(fixture, body, self.rules, key.replaced, present)
+    def _bind(
+        self, fixture: Fixture, request: ReplayRequest, key: RequestKey
+    ) -> tuple[BoundVariable, ...]:
+        """The variables that differ between a recording and a request."""
+        bound = differing_variables(fixture, request.body, self.rules, key.replaced, self.variables)
         with self._lock:
             self._bound |= dict.fromkeys(bound)
-        return with_values(fixture, bound)
+        return bound
 
     def _next(self, key: str, *, request: bool = True) -> Fixture | None:
         """The next recorded answer to a request; None after the last. Without `request`, its body
@@ -205,14 +206,15 @@ class Player:
     def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
         """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
         the first time."""
-        times = len(self.store.by_key(key.key))
+        shown = self._shown(request)
+        times = len(self.store.by_key(key.key)) or len(self._index.find(shown))
         if times:
             reason = (
                 f"it is recorded {counted(times, 'time')} and was asked once more;"
                 ' repeat="last" repeats the last answer'
             )
             raise self._miss(request, key, reason)
-        near = self._nearest.find(self._shown(request))
+        near = self._nearest.find(shown)
         if near is None:
             raise self._miss(request, key, "nothing like it is recorded")
         fixture = near.fixture
@@ -221,15 +223,16 @@ class Player:
         )
         reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
         if self.match != "nearest" or not near.servable:
+            self._bind(fixture, request, key)
             raise self._miss(request, key, reason, near)
         with self._lock:
             self._differences.append(f"{self._named(request)}: {reason}")
         answer = self._next(fixture.key)
-        if answer is not None:
-            return answer
-        with self._lock:
-            self._replayed += 1
-        return self.store.by_key(fixture.key)[-1]
+        if answer is None:
+            answer = self.store.by_key(fixture.key)[-1]
+            with self._lock:
+                self._replayed += 1
+        return with_values(answer, self._bind(answer, request, key))
 
     def note_miss(
         self, request: ReplayRequest, reason: str, near: NearestRecording | None = None
@@ -272,7 +275,7 @@ class Player:
     def _begin(self, request: ReplayRequest, key: RequestKey, exact: str) -> Recording:
         with self._lock:
             self._asked[key.key] = self._asked.get(key.key, 0) + 1
-            recording = Recording(self, request, key, exact)
+            recording = Recording(request, key, exact, self.variables, self.ended, self.fail)
             self._waiting.setdefault(key.key, []).append(recording)
         return recording
 
@@ -344,59 +347,3 @@ class Player:
         if new:
             count = counted(len(new), "answer was", "answers were")
             raise Io(f"{count} not recorded: {new[0]}")
-
-
-class Recording:
-    """The place for the answer to one request."""
-
-    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey, exact: str) -> None:
-        self.request, self.key, self.exact = request, key, exact
-        self.fixture: Fixture | None = None
-        self.is_over = False
-        self._player = player
-        self._started, self._recorded = time.perf_counter(), time.time()
-        self._pieces: list[FixturePiece] = []
-
-    def add(self, data: bytes) -> None:
-        """A piece of the response's body that has just arrived."""
-        self._pieces.append(FixturePiece(time.perf_counter() - self._started, data))
-
-    def finish(
-        self, status: int = 0, headers: FixtureHeaders = (), failure: Phase | Literal[""] = ""
-    ) -> None:
-        """The response is complete, or the connection failed in phase `failure`. Calls after the
-        first have no effect."""
-        if self.is_over:
-            return
-        request = self.request
-        self.fixture = Fixture(
-            key=self.key.key,
-            exact=self.exact,
-            provider=request.provider,
-            model=self.key.model,
-            method=request.method.upper(),
-            path=request.path,
-            query=request.query,
-            request=request.body,
-            status=status,
-            headers=headers,
-            pieces=tuple(self._pieces),
-            failure=failure,
-            recorded=self._recorded,
-            variables=dict(self._player.variables),
-        )
-        self._end()
-
-    def discard(self, reason: str = "") -> None:
-        """Nothing is recorded: no response began, or it cannot be kept, for a reason that the
-        report names."""
-        if self.is_over:
-            return
-        if reason:
-            self._player.fail(self.request, reason)
-        self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._pieces = []
-        self._player.ended(self)

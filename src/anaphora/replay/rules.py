@@ -187,7 +187,8 @@ class MatchRules:
             if len(self._known) >= _REMEMBERED or self._known_length > _REMEMBERED_LENGTH:
                 self._known, self._known_length = {}, len(text)
             self._known[text] = known
-        found.update(known[1])
+        for value, name in known[1]:
+            found.setdefault(value, name)
         return known[0]
 
     def _replace(self, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -202,7 +203,7 @@ class MatchRules:
                 if begin < 0:
                     continue
                 if rule.everywhere and end - begin >= SHORTEST_VALUE:
-                    found[text[begin:end]] = rule.placeholder
+                    found.setdefault(text[begin:end], rule.placeholder)
                 pieces += text[at:begin], rule.placeholder
                 at = end
             if pieces:

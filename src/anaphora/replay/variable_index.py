@@ -41,7 +41,8 @@ class VariableIndex:
     def __init__(self, store: FixtureStore, rules: MatchRules, present: Mapping[str, str]) -> None:
         self._store, self._rules = store, rules
         self.present = placeholders(present)
-        """The values of this run."""
+        """The values of this run with their placeholders."""
+        self._words = placeholders(present, words=True)
         self._lock = threading.RLock()
         self._values: dict[str, str] | None = None
         self._added = 0
@@ -78,12 +79,12 @@ class VariableIndex:
 
     def _read(self) -> dict[str, str]:
         """The values of all recordings and of this run. Computes the own keys."""
-        values = dict(self.present)
+        values = dict(self._words)
         for place, recorded, fixture in self._recorded():
-            variables = placeholders(recorded_variables(fixture))
-            key = key_of_compared(recorded, self._rules, variables)
+            variables = recorded_variables(fixture) if self._words else {}
+            key = key_of_compared(recorded, self._rules, placeholders(variables))
             self._own.setdefault(key.key, []).append(place)
-            for text, name in {**key.replaced, **variables}.items():
+            for text, name in {**key.replaced, **placeholders(variables, words=True)}.items():
                 values.setdefault(text, name)
         return values
 

@@ -45,7 +45,7 @@ _DATES = {
     "date_us": "{month}/{day}/%Y",
     "month": "%B %Y",
 }
-_UTC = "_utc"
+_UTC, _USER = "_utc", "user"
 #: Levels of JSON within JSON in which a value is found: a tool's arguments, and a document in them.
 _LEVELS = 3
 
@@ -69,7 +69,7 @@ def present_variables() -> dict[str, str]:
             found["pwd"] = logical
     found |= {"home": os.path.expanduser("~"), "tmp": tempfile.gettempdir()}
     with contextlib.suppress(OSError, KeyError, ImportError):  # a user without a name
-        found["user"] = getpass.getuser()
+        found[_USER] = getpass.getuser()
     found |= date_variables(datetime.datetime.now(datetime.UTC).timestamp())
     return {
         name: value
@@ -94,11 +94,13 @@ def placeholder(name: str) -> str:
     return f"{{{{{name.removesuffix(_UTC)}}}}}"
 
 
-def placeholders(variables: Mapping[str, str]) -> dict[str, str]:
-    """The values of variables with their placeholders, as `MatchRules.apply` takes them."""
+def placeholders(variables: Mapping[str, str], *, words: bool = False) -> dict[str, str]:
+    """The values of variables with their placeholders, as `MatchRules.apply` takes them; with
+    `words` also values that may be ordinary words: `root` is not always a user."""
     found: dict[str, str] = {}
     for name, value in variables.items():
-        found.setdefault(value, placeholder(name))
+        if words or name != _USER:
+            found.setdefault(value, placeholder(name))
     return found
 
 
@@ -123,7 +125,7 @@ def differing_variables(
     rules: MatchRules,
     found: Mapping[str, str],
     present: Mapping[str, str],
-) -> list[BoundVariable]:
+) -> tuple[BoundVariable, ...]:
     """The variables whose values in a recorded request are others than in a request that matches
     it. `found` are the values that rules found in the latter."""
     recorded = named_in(fixture.variables, fixture.request)
@@ -137,7 +139,7 @@ def differing_variables(
         for name, values in old.items():
             for one, two in zip(values, new.get(name, ()), strict=False):
                 bound[one] = BoundVariable(name=name, recorded=one, now=two)
-    return [each for each in bound.values() if each.recorded != each.now]
+    return tuple(each for each in bound.values() if each.recorded != each.now)
 
 
 def _by_placeholder(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -149,7 +151,7 @@ def _by_placeholder(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 # ── Responses ────────────────────────────────────────────────────────────────────────────────────
 
-_COMPARED_ONLY = frozenset(placeholder(name) for name in ("user", *_DATES))
+_COMPARED_ONLY = frozenset(placeholder(name) for name in (_USER, *_DATES))
 
 
 def with_values(fixture: Fixture, bound: Sequence[BoundVariable]) -> Fixture:
