@@ -234,3 +234,33 @@ def test_plan_follows_the_rules_of_the_wire(tmp_path: Path) -> None:
     assert (marked.exit_code, plain.exit_code) == (0, 0)
     assert '"cache_control"' in marked.stdout
     assert '"cache_control"' not in plain.stdout
+
+
+@each_row(
+    "target, model, notice",
+    [
+        (
+            "openai_chat",
+            None,
+            "openai is not known to have claude-sonnet-4-5, a model of anthropic",
+        ),
+        (
+            "openai_chat",
+            "gpt4.1",
+            "openai is not known to have gpt4.1: did you mean --model gpt-4.1?",
+        ),
+        ("openrouter", None, "did you mean --model anthropic/claude-sonnet-4-5?"),
+        ("openai_chat", "gpt-4.1", ""),
+        ("anthropic", None, ""),
+        ("ollama", "qwen3:8b", ""),
+    ],
+)
+def test_model_that_the_other_provider_lacks_is_named(
+    tmp_path: Path, target: str, model: str | None, notice: str
+) -> None:
+    chosen = () if model is None else ("--model", model)
+    run = translate(tmp_path, ANTHROPIC, "--to", target, *chosen)
+    assert run.exit_code == 0, run.output
+    assert ("[model_unknown]" in run.stderr) == bool(notice)
+    assert notice in run.stderr
+    assert not notice or "--model" in run.stderr

@@ -101,6 +101,7 @@ def run_recorded(
     from anaphora.proxy.server import running
 
     launch.find(command, os.environ)
+    by_proxy = needs_proxy(command, by_proxy, lambda text: report_problems([text]))
     routes = routes_of(command, upstreams, by_proxy=by_proxy)
     play = player(secrets_of(os.environ))
     report_problems(notices_of(command, by_proxy=by_proxy))
@@ -119,6 +120,17 @@ def run_recorded(
     problems = report_recorded(play, as_json=as_json)
     if code or problems:
         stop(code or FOUND)
+
+
+def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], None]) -> bool:
+    """Whether the command is reached by a forward proxy: --proxy asks for it, or the program is
+    known to take no base URL, which is reported."""
+    from anaphora.proxy.programs import forwarded_program
+
+    if not by_proxy and (title := forwarded_program(command)):
+        report(f"{title} takes no base URL, so it is reached by HTTPS_PROXY, as with --proxy")
+        return True
+    return by_proxy
 
 
 @contextlib.contextmanager

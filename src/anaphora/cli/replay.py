@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -40,16 +40,14 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     repeat: Literal["never", "last"],
     match: Literal["exact", "nearest"],
     pace: bool,
     signed_by: str | None,
     folder: Path,
-    upstreams: tuple[str, ...],
-    by_proxy: bool,
     rules: Path | None,
-    port: int,
-    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run a command on recorded responses, or verify and list recordings.
 
@@ -86,12 +84,9 @@ def command(
     run_recorded(
         command_after_dashes(ctx),
         player,
-        upstreams=upstreams,
-        by_proxy=by_proxy,
         pace=pace,
-        port=port,
-        as_json=as_json,
         prepare=with_placeholder_keys,
+        **options,
     )
 
 
@@ -122,11 +117,8 @@ def record(
     mode: Literal["all", "new", "once"],
     key_file: Path | None,
     folder: Path,
-    upstreams: tuple[str, ...],
-    by_proxy: bool,
     rules: Path | None,
-    port: int,
-    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run a command and record its calls, to replay them offline.
 
@@ -148,4 +140,4 @@ def record(
         sign = None if key_file is None else SigningKey.read(key_file)
         return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
 
-    run_recorded(words, player, upstreams=upstreams, by_proxy=by_proxy, port=port, as_json=as_json)
+    run_recorded(words, player, **options)

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,23 @@ async def tcp_server(
 
 
 @contextlib.asynccontextmanager
+async def connected_server(
+    app: StoppableApp, limits: ConnectionLimits
+) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
+    """Serves connections that the caller has made, each given to the function, until the block
+    ends."""
+    connections, loop = _Connections(app, limits, None), asyncio.get_running_loop()
+
+    async def serve(connection: socket.socket) -> None:
+        await loop.connect_accepted_socket(connections.accept, connection)
+
+    try:
+        yield serve
+    finally:
+        await connections.end()
+
+
+@contextlib.asynccontextmanager
 async def _serving(
     app: StoppableApp,
     listener: socket.socket,
@@ -112,8 +129,7 @@ async def _serving(
         yield
     finally:
         server.close()
-        connections.pre_shutdown()
-        await connections.shutdown(_CLOSE_SECONDS)
+        await connections.end()
 
 
 def _bound(path: Path, mode: int) -> socket.socket:
@@ -148,6 +164,11 @@ class _Connections(web.Server):
         """The protocol of a new connection."""
         connection = _Connection(self, self._limits)
         return connection if self._tls is None else _TlsHandshake(connection, self._tls)
+
+    async def end(self) -> None:
+        """Closes all connections."""
+        self.pre_shutdown()
+        await self.shutdown(_CLOSE_SECONDS)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol

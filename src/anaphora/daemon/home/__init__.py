@@ -86,6 +86,7 @@ my-app:
     # max_body_bytes: 1000000           # of a request: enough without images and documents
     # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays
   # requires: [llm_complete]            # report it where this is not granted
+  # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users
 """
 
