@@ -55,6 +55,22 @@ def test_anthropic_to_chat(tmp_path: Path) -> None:
     assert "[ttl_changed]" in run.stderr
 
 
+def test_forced_choice_of_a_model_that_refuses_it(tmp_path: Path) -> None:
+    request = {
+        "model": "gpt-5.6",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}],
+        "tool_choice": "required",
+    }
+    options = ("--to", "anthropic", "--model", "claude-sonnet-5-5", "--max-tokens", "64")
+    run = translate(tmp_path, request, *options)
+    assert run.exit_code == 0, run.output
+    body = json.loads(run.stdout)
+    assert "tool_choice" not in body
+    assert "calling at least one of the tools" in json.dumps(body["system"])
+    assert "[tool_choice_asked]" in run.stderr
+
+
 def test_round_trip(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(ANTHROPIC))
     del plain["messages"][1]["content"][0]

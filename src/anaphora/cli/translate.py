@@ -18,6 +18,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
+from anaphora.wire.unforced import without_forced_choice
 from anaphora.wording import visible
 
 from .common import FOUND, print_json, read_bytes, report_problems, stop
@@ -80,14 +81,16 @@ def command(
     call = wire.host_marks(call, detected.name, target)
     if not call.model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
-    rendered = codec.render(call, catalog.profile(provider, call.model))
+    profile = catalog.profile(provider, call.model)
+    call, unforced = without_forced_choice(call, profile)
+    rendered = codec.render(call, profile)
     if plan:
         rules = catalog.rules(provider, call.model, rendered.wire)
         planned = plan_once(rendered, rules, reuse_expected=True)
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
-    body, notices = request.body.join(), (*rendered.notices, *planned.notices)
+    body, notices = request.body.join(), (*unforced, *rendered.notices, *planned.notices)
     if provider != wire.provider_of(detected.name) or model is not None:
         notices = (*_unknown_there(provider, call.model), *notices)
     if detected.guess:

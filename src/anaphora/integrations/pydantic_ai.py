@@ -107,12 +107,13 @@ class AnaphoraModel(Model):
         self._provider_name = provider
         self._calls = FrameworkClient(client, config=config, remember=remember)
         known = self._calls.model_profile(provider, model)
-        self._forces_tools = not known.refuses("forced_tools")
         if profile is None:
             profile = ModelProfile(
                 supports_json_schema_output=True,
                 supports_thinking=True,
-                default_structured_output_mode="tool" if self._forces_tools else "native",
+                default_structured_output_mode="native"
+                if known.refuses("forced_tools")
+                else "tool",
             )
         super().__init__(settings=settings, profile=profile)
 
@@ -212,8 +213,6 @@ class AnaphoraModel(Model):
             )
             for tool in defined.values()
         ]
-        if not self._forces_tools and choice.mode in ("required", "tool"):
-            choice = ToolChoice("auto")
         parallel = settings.get("parallel_tool_calls")
         if not tools or (choice.mode == "auto" and parallel is None):
             return tools, None
