@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ class Shell:
                     assert client.get(address).status_code == 200
                 yield
             finally:
-                daemon.terminate()
+                daemon.send_signal(signal.SIGINT)
 
 
 def commands(body: str) -> list[str]:

@@ -26,8 +26,8 @@ from anaphora import catalog
 from anaphora.client.transport.errors import read_url
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.serving.app import ANY, HostGuard, ServedApp
-from anaphora.serving.asyncio_server import unix_server
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.serving.listening import unix_server
 from anaphora.traffic.calls import ProxyRoute
 
 from .routes import RouteTable, environment_proxy
@@ -194,7 +194,8 @@ class ForwardProxy:
         # Whoever comes here has given the password, so that Host and Origin do not matter.
         app = ServedApp(_HostHandler(self._relay, route), HostGuard(_HOST, [ANY], origins=False))
         path = self._authority.folder / f"{len(self._sockets)}.socket"
-        return await self._servers.enter_async_context(unix_server(app, path))
+        await self._servers.enter_async_context(unix_server(app, path))
+        return path
 
     # ── Other tunnels ────────────────────────────────────────────────────────────────────────────
 
