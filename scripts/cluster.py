@@ -3,8 +3,10 @@
     python scripts/cluster.py [--nodes 3] [--requests 300] [--keep]      (`make cluster`)
 
 Starts everything in a temporary folder, prints where it is, makes calls through the balancer,
-checks the ledger, and stops. Needs neither root nor a network. PostgreSQL and Redis come from PATH,
-the distribution's folder, or the wheels of scripts/servers.sh; a small relay stands in for nginx.
+restarts and drains one node after the other under load, checks the ledger, and stops. Prints how
+many calls failed, and exits with 1 if one did. Needs neither root nor a network. PostgreSQL and
+Redis come from PATH, the distribution's folder, or the wheels of scripts/servers.sh; a small relay
+stands in for nginx.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 import aiohttp  # noqa: E402
 from rich.progress import Progress  # noqa: E402
-from support.cluster import Cluster, has_nginx  # noqa: E402
+from support.cluster import Cluster, Node, has_nginx  # noqa: E402
 from support.servers import (  # noqa: E402
     PostgresServer,
     RedisServer,
@@ -47,16 +51,27 @@ STREAMS = 3
 OPEN = "SELECT request_id, name FROM holds JOIN nodes ON nodes.id = holds.node"
 #: Calls for each node from which on each should have had one.
 IDLE = 20
+#: Seconds that a node accepts calls after SIGTERM: the default of `drain_delay`.
+DELAY = 5
 
 
 class Load:
-    """Calls through the balancer, so many at the same time."""
+    """Calls through the balancer, so many at the same time: `requests`, or until `ended` is set."""
 
-    def __init__(self, url: str, token: str, requests: int, callers: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        requests: int | None,
+        callers: int,
+        ended: threading.Event | None = None,
+    ) -> None:
         self._url = f"{url}/v1/messages"
         self._headers = {"x-api-key": token}
         self._requests = requests
-        self._numbers = iter(range(requests))
+        numbers = itertools.count() if requests is None else range(requests)
+        self._numbers = iter(numbers)
+        self._ended = ended or threading.Event()
         self._callers = callers
         self._seconds: list[float] = []
         self._outcomes: Counter[str] = Counter()
@@ -79,6 +94,8 @@ class Load:
 
     async def _call(self, session: aiohttp.ClientSession, advance: Callable[[], None]) -> None:
         for number in self._numbers:
+            if self._ended.is_set():
+                return
             question = {"role": "user", "content": f"Question {number}: what is {number} squared?"}
             body = {"model": MODEL, "max_tokens": 64, "messages": [question]}
             if number % STREAMS == 0:
@@ -86,8 +103,10 @@ class Load:
             began = time.perf_counter()
             try:
                 async with session.post(self._url, json=body, headers=self._headers) as answer:
-                    await answer.read()
-                    self._outcomes[str(answer.status)] += 1
+                    text = await answer.read()
+                is_whole = b"message_stop" in text if "stream" in body else b"usage" in text
+                cut = answer.status == 200 and not is_whole
+                self._outcomes["incomplete" if cut else str(answer.status)] += 1
             except aiohttp.ClientError as error:
                 self._outcomes[type(error).__name__] += 1
             self._seconds.append(time.perf_counter() - began)
@@ -104,6 +123,9 @@ def main() -> None:
             if not options.json:
                 out.print(running.table())
             report = running.called(options, log)
+            if not options.no_restarts:
+                report |= running.restarted(options, log)
+            report = running.checked(report)
             if options.json:
                 print(json.dumps(report))
             else:
@@ -128,13 +150,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=3, help="How many nodes (default: 3).")
     parser.add_argument("--requests", type=int, default=300, help="Calls to make (default: 300).")
     parser.add_argument("--callers", type=int, default=16, help="At the same time (default: 16).")
+    parser.add_argument(
+        "--in-flight", type=int, default=50, help="Calls at the same time while nodes restart."
+    )
+    parser.add_argument(
+        "--no-restarts", action="store_true", help="Neither restart nor drain the nodes."
+    )
     parser.add_argument("--relay", action="store_true", help="Use the relay, also with nginx here.")
     parser.add_argument("--keep", action="store_true", help="Leave it running until Ctrl-C.")
     parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
     options = parser.parse_args()
-    for name in ("nodes", "requests", "callers"):
+    for name in ("nodes", "requests", "callers", "in_flight"):
         if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
     return options
 
 
@@ -164,10 +192,39 @@ class Started:
         return rows
 
     def called(self, options: argparse.Namespace, log: Terminal) -> dict[str, Any]:
-        """What the calls did, and what the nodes and the ledger say of them."""
+        """What the calls did."""
         load = Load(self.places["balancer"], self._token, options.requests, options.callers)
         with Progress(console=log, transient=True, disable=not log.is_terminal) as progress:
-            report = asyncio.run(load.run(progress))
+            return asyncio.run(load.run(progress))
+
+    def restarted(self, options: argparse.Namespace, log: Terminal) -> dict[str, Any]:
+        """What calls did while one node after the other was stopped and started, and then drained
+        and put back."""
+        ended, took = threading.Event(), dict[str, float]()
+        load = Load(self.places["balancer"], self._token, None, options.in_flight, ended)
+
+        def play() -> None:
+            try:
+                for node, step in itertools.product(self._cluster.nodes, (_restart, _drain)):
+                    began = time.perf_counter()
+                    step(node)
+                    took[f"{step.__name__[1:]} {node.name}"] = round(time.perf_counter() - began, 1)
+                    log.print(f"{step.__name__[1:]}ed {node.name}")
+            finally:
+                ended.set()
+
+        log.print(f"restarting and draining each node, with {options.in_flight} calls in flight")
+        with (
+            ThreadPoolExecutor(1) as threads,
+            Progress(console=log, transient=True, disable=not log.is_terminal) as progress,
+        ):
+            played = threads.submit(play)
+            found = asyncio.run(load.run(progress))
+            played.result()
+        return {"restarts": {**found, "in_flight": options.in_flight, "seconds": took}}
+
+    def checked(self, report: dict[str, Any]) -> dict[str, Any]:
+        """The report with what the nodes and the ledger say of the calls."""
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not self._rows("SELECT FROM holds"), "all calls are settled")
         by_node = (
@@ -177,7 +234,10 @@ class Started:
         spend, listed, store, audit = self._commands(
             ("spend",), ("nodes",), ("store", "check"), ("audit", "verify", str(self._home))
         )
-        report |= {
+        outcomes = [report["outcomes"], report.get("restarts", {}).get("outcomes", {})]
+        failed = sum(count for one in outcomes for name, count in one.items() if name != "200")
+        report = report | {
+            "failed": failed,
             "places": self.places,
             "calls_by_node": {row["name"]: row["count"] for row in self._rows(by_node)},
             "nodes": {node["name"]: node["state"] for node in listed["nodes"]},
@@ -203,10 +263,15 @@ class Started:
 
 
 def _problems(report: dict[str, Any], charged: int) -> list[str]:
-    failed = {name: count for name, count in report["outcomes"].items() if name != "200"}
-    problems = [f"{count} calls ended with {name}" for name, count in failed.items()]
-    if charged != report["calls"]:
-        problems.append(f"{report['calls']} calls were made, and {charged} charged")
+    restarts = report.get("restarts", {"calls": 0, "outcomes": {}})
+    problems = [
+        f"{count} calls ended with {name}{when}"
+        for when, one in (("", report), (" while nodes were restarted", restarts))
+        for name, count in one["outcomes"].items()
+        if name != "200"
+    ]
+    if charged != (made := report["calls"] + restarts["calls"]):
+        problems.append(f"{made} calls were made, and {charged} charged")
     problems += [f"{call} is not settled" for call in report["open_calls"]]
     problems += [
         f"{name} is {state}" for name, state in report["nodes"].items() if state != "alive"
@@ -215,6 +280,19 @@ def _problems(report: dict[str, Any], charged: int) -> list[str]:
     if idle and report["calls"] >= IDLE * len(report["nodes"]):
         problems.append(f"no call went to {', '.join(sorted(idle))}")
     return problems
+
+
+def _restart(node: Node) -> None:
+    """As an upgrade does: SIGTERM, and a new process."""
+    node.stop()
+    node.start()
+
+
+def _drain(node: Node) -> None:
+    """As an operator does before work on a machine."""
+    node.command("nodes", "drain", node.name, "--wait")
+    node.command("nodes", "drain", node.name, "--undo")
+    wait_until(lambda: node.readiness()[0] == 200, f"{node.name} is in service again")
 
 
 @contextlib.contextmanager
@@ -226,13 +304,18 @@ def started(options: argparse.Namespace, log: Terminal) -> Iterator[Started]:
         log.print("starting PostgreSQL, Redis and an emulator")
         postgres = stack.enter_context(PostgresServer())
         redis = stack.enter_context(RedisServer())
-        latency = Latency(first=0.02, pace=0.002)
+        latency = Latency(first=0.1, pace=0.005)
         emulated = stack.enter_context(emulator.running(EmulatorOptions(latency=latency)))
         store = postgres.create_database()
         log.print(f"starting {options.nodes} nodes")
         cluster = stack.enter_context(
             Cluster(
-                folder, store=store, shared=redis.url, provider=emulated.url, nodes=options.nodes
+                folder,
+                store=store,
+                shared=redis.url,
+                provider=emulated.url,
+                nodes=options.nodes,
+                daemon={"drain_delay": DELAY},
             )
         )
         name = "the relay" if options.relay or not has_nginx() else "nginx"
@@ -255,11 +338,18 @@ def print_report(out: Terminal, report: dict[str, Any]) -> None:
         f"{report['calls']} calls, {report['calls_per_second']} a second,"
         f" p50 {report['p50_ms']} ms, p99 {report['p99_ms']} ms: {by_node}"
     )
+    if (restarts := report.get("restarts")) is not None:
+        out.print(
+            f"{restarts['calls']} calls while each node was restarted and drained,"
+            f" {restarts['in_flight']} in flight, {restarts['calls_per_second']} a second,"
+            f" p99 {restarts['p99_ms']} ms"
+        )
     out.print(
         f"${report['spent_usd']:.6f} spent, ${report['held_usd']:.6f} held, {report['entries']}"
         f" entries of the ledger and {report['audit_rows']} rows of {report['audit_chains']} audit"
         " chains checked"
     )
+    out.print(f"failed: {report['failed']}", style="" if not report["failed"] else "red")
     for problem in report["problems"]:
         out.print(f"problem: {problem}", style="red")
 

@@ -7,7 +7,8 @@
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              the prefix changed; raised before sending
     ├── InvalidConfig             a line of llm.yaml, or of another YAML file
-    │   └── MissingSecret         a key that is missing where llm.yaml names it
+    │   ├── MissingSecret         a key that is missing where llm.yaml names it
+    │   └── StoreRefused          PostgreSQL refuses the password, or has another schema
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
     ├── BudgetExceeded            `max_cost_usd`: the call was not sent
@@ -121,6 +122,11 @@ class InvalidConfig(AnaphoraError):
 
 class MissingSecret(InvalidConfig):
     """The key named by the configuration is missing. Never shows its content."""
+
+
+class StoreRefused(InvalidConfig):
+    """PostgreSQL can be reached and not be used: a wrong password, version, setting or schema.
+    Waiting does not help."""
 
 
 class Transport(AnaphoraError):

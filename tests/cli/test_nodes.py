@@ -23,7 +23,6 @@ from support.servers import PostgresServer
 from support.waiting import wait_until
 
 from anaphora.daemon.home import init
-from anaphora.daemon.nodes import membership
 
 Run: TypeAlias = Callable[..., "CompletedProcess[str]"]
 PAGE = Path(__file__).parents[2] / "docs" / "nodes.md"
@@ -205,14 +204,15 @@ def test_the_list_of_nodes(nodes: Nodes, run: Run, place: int) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["with a daemon", "without one"])
-def test_drain(nodes: Nodes, run: Run, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain(nodes: Nodes, run: Run, place: int) -> None:
     home = str(nodes.homes[place])
+    status = nodes.running.daemon.status_address
+    assert status is not None
 
     def ready() -> int:
-        with nodes.running.client(None) as client:
+        with nodes.running.client(None, base_url=status.url) as client:
             return client.get("/readyz").status_code
 
-    monkeypatch.setattr(membership, "NOTICE_SECONDS", 0.0)
     drained = run("nodes", "drain", "node-1", "--home", home, "--wait")
     assert drained.returncode == 0, drained.stderr
     assert drained.stdout == "node-1 is drained; its calls have ended\n"
@@ -325,7 +325,6 @@ def documented() -> list[str]:
 def test_every_command_of_the_page_works(
     nodes: Nodes, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "NOTICE_SECONDS", 0.0)
     monkeypatch.chdir(nodes.running.home)
     monkeypatch.setattr("sys.stdin", None)
     commands = documented()

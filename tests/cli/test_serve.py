@@ -173,7 +173,7 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["output_tokens"] > 0
         process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         log, rest = process.communicate(timeout=PATIENCE)
     assert (process.returncode, rest) == (0, "")
     messages = [json.loads(line)["message"] for line in log.splitlines()]

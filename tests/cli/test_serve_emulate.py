@@ -80,7 +80,7 @@ def test_every_provider_answers(short_folder: Path) -> None:
             called = {call["provider"] for call in calls["requests"]}
             assert called == PROVIDERS
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
             process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import ssl
 import threading
 import time
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 from support.certificates import write_certificate
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
 from anaphora.audit import calls
@@ -91,18 +92,22 @@ def test_strict_refuses_an_app_whose_requirement_is_not_granted(
 # ── Drain ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_drain_lets_calls_end_and_refuses_new_ones(slow_emulator: Emulator, tmp_path: Path) -> None:
-    """D13: 503 while draining, in the caller's format."""
+def test_stopping_daemon_answers_calls_until_balancers_have_noticed(
+    slow_emulator: Emulator, tmp_path: Path
+) -> None:
+    """D13: `/readyz` is 503 at once, and every answer ends its connection."""
     statuses: list[int] = []
     lines: list[str] = []
 
     def use(daemon: TestedDaemon, events: Iterator[str]) -> None:
         wait_until(lambda: daemon.daemon.readiness.draining)
         with daemon.client() as client:
-            refused = client.post("/v1/messages", json=MESSAGE)
-            assert refused.json()["error"]["type"] == "overloaded_error"
-            statuses.extend((client.get("/readyz").status_code, refused.status_code))
+            ready, answer = client.get("/readyz"), client.post("/v1/messages", json=MESSAGE)
+            assert ready.json() == {"status": "draining"}
+            assert {each.headers["connection"] for each in (ready, answer)} == {"close"}
+            statuses.extend((ready.status_code, answer.status_code))
         lines.extend(events)
+        daemon.daemon.hurry(signal.SIGTERM)
 
     with contextlib.ExitStack() as stack:
         with running_daemon(tmp_path, slow_emulator) as daemon:
@@ -110,8 +115,9 @@ def test_drain_lets_calls_end_and_refuses_new_ones(slow_emulator: Emulator, tmp_
             next(events)
             thread = threading.Thread(target=use, args=(daemon, events))
             thread.start()
+            daemon.daemon.drain_delay = PATIENCE  # until the second signal
         thread.join()
-    assert statuses == [503, 503]
+    assert statuses == [503, 200]
     assert "event: message_stop" in lines
 
 

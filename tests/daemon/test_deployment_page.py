@@ -92,9 +92,9 @@ def unit(text: str) -> configparser.ConfigParser:
 
 def test_the_unit_runs_commands_that_exist() -> None:
     service = unit((DEPLOY / "systemd" / "anaphora@.service").read_text())["Service"]
-    for command in (service["ExecStartPre"], service["ExecStart"]):
-        check_command(shlex.split(command)[1:])
-    assert int(service["TimeoutStopSec"]) > DaemonConfig().drain_timeout
+    check_command(shlex.split(service["ExecStart"])[1:])
+    config = DaemonConfig()
+    assert int(service["TimeoutStopSec"]) > config.drain_delay + config.drain_timeout
 
 
 def test_the_unit_has_the_restrictions_of_a_single_daemon() -> None:
@@ -109,6 +109,9 @@ def test_the_unit_has_the_restrictions_of_a_single_daemon() -> None:
         "ReadWritePaths",
         "Restart",
     }
+    # A node waits for its database: a check before it would fail instead.
+    assert "ExecStartPre" not in nodes
+    assert nodes["RestartPreventExitStatus"] == "2 7"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
@@ -280,6 +283,13 @@ def test_the_schema_finds_a_mistake(right: str, wrong: str) -> None:
     assert schema_problems(MANIFEST.replace(right, wrong)) != []
 
 
+def test_the_manifest_has_no_secret_with_values() -> None:
+    kinds = {each["kind"] for each in objects()}
+    assert {"StatefulSet", "ConfigMap"} <= kinds
+    assert "Secret" not in kinds
+    assert re.search(r"sk-|password: *[^{\s]|BEGIN .*KEY", MANIFEST) is None
+
+
 def test_the_configuration_of_the_manifest_is_valid() -> None:
     data = one("ConfigMap")["data"]
     config = daemon_config(ClientConfig.from_text(data["llm.yaml"], "llm.yaml"))
@@ -292,8 +302,12 @@ def test_the_configuration_of_the_manifest_is_valid() -> None:
     assert config.port == container["ports"][0]["containerPort"]
     assert f"sslrootcert={mounts['ca']}/" in str(config.store)
     assert {"anaphora.llm.svc"} <= set(config.allowed_hosts)
-    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > config.drain_timeout + pause
+    assert "lifecycle" not in container  # `drain_delay` is the pause before it refuses connections
+    assert pod["terminationGracePeriodSeconds"] > config.drain_delay + config.drain_timeout
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports["status"] == config.status_port
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "status"  # open while the node is drained
     assert "my-app" in Grants.from_text(data["extensions.yaml"], "extensions.yaml").apps
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ class Shell:
                     assert client.get(address).status_code == 200
                 yield
             finally:
-                daemon.terminate()
+                daemon.send_signal(signal.SIGINT)
 
 
 def commands(body: str) -> list[str]:

@@ -26,7 +26,7 @@ def test_settings_are_valid(text: str) -> None:
 def test_defaults_are_those_of_the_code() -> None:
     shown = re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
     defaults = {field.name: field.default for field in msgspec.structs.fields(DaemonConfig)}
-    assert len(shown) == 9
+    assert len(shown) == 10
     assert {name: float(value) for name, value in shown} == {
         name: float(defaults[name]) for name, _ in shown
     }

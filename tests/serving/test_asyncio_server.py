@@ -19,9 +19,9 @@ from support.waiting import PATIENCE
 
 from anaphora.errors import Io, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
-from anaphora.serving.asyncio_server import tcp_server, unix_server
 from anaphora.serving.connection_limits import PEER, ConnectionLimits, PeerCredentials
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
+from anaphora.serving.listening import tcp_server, unix_server
 from anaphora.serving.server import ServerAddress, in_thread
 
 LIMITS = BodyLimits(size=100_000, write_seconds=0.2)
@@ -85,8 +85,9 @@ def served(
 ) -> Iterator[Path | ServerAddress]:
     app = ServedApp(handler, HostGuard("127.0.0.1"), LIMITS)
     if request.param == "socket":
-        with in_thread(lambda: unix_server(app, tmp_path / "test.sock", limits=CONNECTIONS)) as at:
-            yield at
+        path = tmp_path / "test.sock"
+        with in_thread(lambda: unix_server(app, path, limits=CONNECTIONS)):
+            yield path
     else:
         with in_thread(lambda: tcp_server(app, host="127.0.0.1", limits=CONNECTIONS)) as address:
             yield address

@@ -62,7 +62,7 @@ for name in (
     "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
     "anaphora.daemon.rpc.service", "anaphora.daemon.shared_state.redis",
     "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
-    "anaphora.serving.asyncio_server",
+    "anaphora.serving.listening",
 ):
     importlib.import_module(name)
 for name in wire.WIRES:
@@ -122,6 +122,7 @@ class Node:
         self.home = home
         self.name = home.name
         self.port = free_port()
+        self.status_port = free_port()
         self.pid = 0
         self._forks = forks
         self._process: subprocess.Popen[bytes] | None = None
@@ -174,9 +175,13 @@ class Node:
 
     def readiness(self) -> tuple[int, dict[str, Any]]:
         """Status and content of `/readyz`; status 0 where nothing answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_ASK_SECONDS)
+        return self.page("/readyz")
+
+    def page(self, path: str) -> tuple[int, Any]:
+        """Of the status port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=_ASK_SECONDS)
         try:
-            connection.request("GET", "/readyz")
+            connection.request("GET", path)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
         except (OSError, http.client.HTTPException):
@@ -267,7 +272,13 @@ class Cluster:
             llm = llm_yaml(provider)
             for id, fields in (providers or {}).items():
                 llm["providers"][id] = {"key": {"secret": "PROVIDER_KEY"}, **fields}
-            llm["daemon"] = {"store": store, "node": node.name, **(daemon or {})}
+            llm["daemon"] = {
+                "store": store,
+                "node": node.name,
+                "status_port": node.status_port,
+                "drain_delay": 0,
+                **(daemon or {}),
+            }
             if shared is not None:
                 llm["daemon"]["shared"] = shared
             _write_home(node.home, llm, self.grants, None if node.home == first else first)

@@ -110,7 +110,7 @@ def main() -> None:
         "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
         "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
         "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
-        "anaphora.serving.asyncio_server",
+        "anaphora.serving.listening",
     ):  # fmt: skip
         importlib.import_module(name)
     for line in sys.stdin:

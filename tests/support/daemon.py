@@ -71,7 +71,7 @@ def llm_yaml(url: str) -> dict[str, Any]:
             }
             for id, (wire, path, model) in _WIRES.items()
         },
-        "daemon": {"port": 0},
+        "daemon": {"port": 0, "drain_delay": 0},
     }
 
 

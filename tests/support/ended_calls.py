@@ -76,7 +76,7 @@ def llm_yaml(provider: HeldProvider, **settings: Any) -> dict[str, Any]:
     providers["single"] = provider_entry(
         provider, wire="openai_chat", model="m", limits={"concurrency": 1}, on_abort="read_on"
     )
-    return {"providers": providers, "daemon": {"port": 0, **settings}}
+    return {"providers": providers, "daemon": {"port": 0, "drain_delay": 0, **settings}}
 
 
 def grant(llm: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ for name in (
     "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
     "anaphora.daemon.shared_state", "anaphora.daemon.store.sqlite",
-    "anaphora.daemon.ui.mount", "anaphora.serving.asyncio_server",
+    "anaphora.daemon.ui.mount", "anaphora.serving.listening",
 ):
     importlib.import_module(name)
 for name in wire.WIRES:

@@ -27,7 +27,14 @@ def node_yaml(url: str, database_url: str, name: str, **section: Any) -> dict[st
     """llm.yaml of a node, with every wire at an emulator."""
     return {
         **llm_yaml(url),
-        "daemon": {"port": 0, "store": database_url, "node": name, "ui": {"enabled": False}}
+        "daemon": {
+            "port": 0,
+            "status_port": 0,
+            "drain_delay": 0,
+            "store": database_url,
+            "node": name,
+            "ui": {"enabled": False},
+        }
         | section,
     }
 

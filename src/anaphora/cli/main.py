@@ -33,6 +33,7 @@ from anaphora.errors import (
     MissingSecret,
     NewerSchema,
     SignatureMismatch,
+    StoreRefused,
     Unauthenticated,
 )
 
@@ -42,6 +43,7 @@ UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
 #: The exit code of each class of errors; the first that fits.
 _CODES: tuple[tuple[type[AnaphoraError], int], ...] = (
     (MissingSecret, UNMET),
+    (StoreRefused, UNMET),
     (Unauthenticated, UNMET),
     (MissingExtra, UNMET),
     (AnchorMismatch, INTEGRITY),

@@ -94,11 +94,12 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
 @home_option
 @json_option
 def drain(node: str, undo: bool, wait: bool, home: Path, as_json: bool) -> None:
-    """Take NODE out of service: it finishes its calls, and its /readyz answers 503.
+    """Take NODE out of service: its /readyz answers 503, and it finishes its calls.
 
-    For 15 seconds it still accepts calls, so that a load balancer that polls /readyz loses none.
-    Then new calls get a 503, which balancers and SDKs retry on another node. It stays drained until
-    --undo, even after a restart.
+    For `drain_delay` seconds (5) it still accepts calls, so that a load balancer that polls /readyz
+    loses none. Then its port for apps refuses new connections, and balancers use another node. Its
+    /healthz, /readyz and /metrics stay at its `status_port` and its Unix socket. It stays drained
+    until --undo, even after a restart.
     """
     if undo and wait:
         raise click.UsageError("--undo or --wait, not both")

@@ -76,10 +76,12 @@ def command(
     loopback port and on the Unix socket in its home. `anaphora init DIR` creates a home; without
     one, try `anaphora serve --emulate`.
 
-    SIGTERM ends it when running calls have ended, SIGHUP reads the files again.
+    After SIGTERM it accepts calls for `drain_delay` seconds, so that balancers notice, and ends
+    when running calls have ended. SIGINT ends it without that delay, SIGHUP reads the files again.
 
-    Exit code of --check: 2 when a file or a grant is invalid or a granted model has no price, 7
-    when a key is missing.
+    A node waits while PostgreSQL cannot be reached. Exit codes: 2 when a file or a grant is invalid
+    (with --check also when a granted model has no price), 7 when a key is missing, or PostgreSQL
+    refuses the password or has another version or schema.
     """
     require("the daemon", "prometheus_client", extra="daemon")
     from anaphora.daemon.home.settings import ServeOptions
@@ -88,7 +90,12 @@ def command(
     if as_json and not check:
         raise click.UsageError("--json goes with --check")
     options = ServeOptions(
-        home=home, host=host, port=port, strict=strict, allow_env_keys=allow_env_keys
+        home=home,
+        host=host,
+        port=port,
+        strict=strict,
+        allow_env_keys=allow_env_keys,
+        progress=lambda line: _echo(f"anaphora: {line}"),
     )
     if emulate:
         is_given = ctx.get_parameter_source("home") is not click.core.ParameterSource.DEFAULT
@@ -103,6 +110,8 @@ def command(
 
 def _ready(daemon: Daemon) -> None:
     _echo(f"anaphora: {daemon.listens_at}")
+    if daemon.status_address is not None:
+        _echo(f"health and metrics: {daemon.status_address.url}")
     if daemon.settings.daemon.ui.enabled:
         command = f"anaphora admin token --home {daemon.home.path}"
         _echo(f"dashboard: {daemon.url}/ui; for a token to log in: {command}")

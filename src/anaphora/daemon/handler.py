@@ -40,6 +40,7 @@ from .calls.pipeline import CallPipeline
 from .calls.steps.authenticate import (
     READY,
     RPC_PATH,
+    STORE_UNAVAILABLE,
     Peers,
     Readiness,
     is_forwarded,
@@ -47,6 +48,7 @@ from .calls.steps.authenticate import (
     take_token,
 )
 from .faces import ENDPOINTS
+from .health import utc
 from .monitoring import REQUEST_ID, DaemonMetrics, JsonLog
 from .tracing import RequestTraces
 from .values import ERROR_KEY, NO_APP, REQUEST_ID_KEY, SOCKET, TOKEN_KEY, Peer, kind_of, public_text
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from .rpc.service import RpcService
     from .ui.service import UiService
 
+STATUS_PAGES = ("/healthz", "/readyz", "/metrics")
 REQUEST_ID_HEADER = "anaphora-request-id"
 _JSON = "application/json"
 _OTHER_PATHS = "POST /rpc, GET /healthz, GET /readyz, GET /metrics"
@@ -132,7 +135,7 @@ class DaemonHandler:
         peer = call.peer = self._peers.peer_of(exchange)
         path = exchange.path
         if self._ui is not None and path.startswith(_PAGES) and self._ui.serves(path):
-            if self._readiness.draining:
+            if self._readiness.closed:
                 raise StoreUnavailable("the daemon is stopping")
             await self._ui.handle(exchange, peer)
             return
@@ -154,6 +157,16 @@ class DaemonHandler:
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 
+    async def handle_status(self, exchange: HttpExchange) -> None:
+        """A request at the status port. Probes may come around the proxy, tokens may not."""
+        call = self._begin(exchange)
+        client = exchange.scope["client"]
+        peer = Peer(client[0] if client else "")
+        if exchange.path == "/metrics":
+            peer = self._peers.peer_of(exchange)
+        call.peer = peer
+        await exchange.respond(await self._page(exchange, take_token(exchange), peer))
+
     def _begin(self, exchange: HttpExchange) -> AppCall:
         request_id = self._ids.new()
         REQUEST_ID.set(request_id)
@@ -168,7 +181,7 @@ class DaemonHandler:
 
     async def _run(self, call: AppCall, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it is done, the client disconnects or the token is revoked."""
-        if self._readiness.draining:
+        if self._readiness.closed:
             work.close()
             raise StoreUnavailable("the daemon is stopping")
         exchange = call.exchange
@@ -195,7 +208,6 @@ class DaemonHandler:
 
     def end_pages(self) -> None:
         """Ends open pages of the dashboard: nothing waits for them when the daemon stops."""
-        self._readiness.draining = True
         if self._ui is not None:
             self._ui.stop()
 
@@ -205,7 +217,7 @@ class DaemonHandler:
         self, exchange: HttpExchange, token: Secret | None, peer: Peer
     ) -> CompleteResponse:
         path = exchange.path
-        if path not in ("/healthz", "/readyz", "/metrics"):
+        if path not in STATUS_PAGES:
             reason = f"there is nothing at this path; there are: {_OTHER_PATHS}, {ENDPOINTS}"
             raise NotFound(reason, status=404)
         if exchange.method not in ("GET", "HEAD"):
@@ -226,14 +238,21 @@ class DaemonHandler:
         state = self._readiness
         status = state.status
         body: dict[str, Any] = {"status": status}
-        problems, read_on = state.problems(), state.read_on()
-        if problems or read_on:
+        problems, read_on, down = state.problems(), state.read_on(), state.down()
+        if status == STORE_UNAVAILABLE and "store" in down:
+            body["since"] = utc(down["store"].since)
+        if problems or read_on or down:
             local = peer.address == SOCKET or is_loopback(peer.address)
             local = local and not is_forwarded(exchange)
             # They name apps, and tell what apps do, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
             if problems:
                 body["problems"] = problems if shown else len(problems)
+            if down and shown:
+                body["down"] = {
+                    name: {"since": utc(one.since), "reason": one.reason}
+                    for name, one in down.items()
+                }
             if read_on and shown:
                 body["read_on"] = read_on
         return _json(200 if status == READY else 503, body)
@@ -245,8 +264,6 @@ class DaemonHandler:
             self._begin(exchange)
         self._metrics.denied(problem)
         exchange.scope[ERROR_KEY] = kind_of(problem)
-        if self._readiness.draining:
-            exchange.response_headers["connection"] = "close"
         if self._endpoints.serves(exchange.method, exchange.path):
             return self._endpoints.error(exchange, problem)
         if self._ui is not None and self._ui.serves(exchange.path):
@@ -285,6 +302,14 @@ class DaemonHandler:
         if error := exchange.scope.get(ERROR_KEY):
             fields["error"] = error
         self._log.line(level, "request", **fields)
+
+
+class StatusHandler:
+    """The `serving.app.Handler` of the status port."""
+
+    def __init__(self, handler: DaemonHandler) -> None:
+        self.handle = handler.handle_status
+        self.error = handler.error
 
 
 def _shown_path(path: str) -> str:

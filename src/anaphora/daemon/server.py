@@ -14,7 +14,6 @@ import contextlib
 import logging
 import resource
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,6 @@ import msgspec
 
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError
-from anaphora.serving.app import HostGuard, ServedApp
-from anaphora.serving.asyncio_server import tcp_server, unix_server
-from anaphora.serving.connection_limits import ConnectionLimits
-from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.server import (
     ServerAddress,
     in_thread,
@@ -37,27 +32,27 @@ from .access.checks import UnreadBytes
 from .access.identity import Directory
 from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings
+from .draining import Drain
 from .handler import DaemonHandler
+from .health import Health
 from .home import Home, HomeLock
 from .home.config import DaemonConfig
-from .home.extensions import Grants
 from .home.secrets import disable_core_dumps
 from .home.settings import ServeOptions, Settings, SettingsFiles, effective_config
 from .home.tls import ServerCertificate
+from .listeners import certificate_of, listen, socket_mode
 from .monitoring import DaemonMetrics, JsonLog, logging_to
-from .services import Services, open_services, service_gauges
+from .services import Services, open_services, parts_of, service_gauges
+from .starting import WaitingStart, waiting_pages
 from .tracing import call_traces
 
 if TYPE_CHECKING:
     from .ui.service import UiService
 
-_HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 #: Seconds between two looks at files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
 #: Files that the process may open, where the system allows it.
 _OPEN_FILES = 16_384
-#: Seconds between two looks at open calls while draining.
-_DRAIN_SECONDS = 0.02
 
 _log = logging.getLogger("anaphora.daemon")
 
@@ -75,16 +70,21 @@ class Daemon:
     ) -> None:
         self.home = home
         self.address = ServerAddress("", 0)
+        self.status_address: ServerAddress | None = None
         self.socket = home.socket
         self.services = services
+        self.health = Health(parts_of(services))
+        self.drain: Drain | None = None
+        self.drain_delay = 0.0
+        """Seconds until new connections are refused, when it stops."""
         self.readiness = Readiness(
             problems=self._problems,
-            can_write=lambda: services.store.problem is None,
+            can_write=lambda: "store" not in self.health.down(),
+            down=self.health.down,
             read_on=lambda: services.calls.read_on.count,
         )
         if (node := services.node) is not None:
-            self.readiness.is_drained = lambda: node.is_draining
-            self.readiness.refuses_calls = lambda: node.refuses_calls
+            self.readiness.is_drained = lambda: node.is_draining or self.refuses_connections
             node.describe = self._report
         self.metrics = metrics
         self._files = files
@@ -101,6 +101,11 @@ class Daemon:
     @property
     def url(self) -> str:
         return self.address.url
+
+    @property
+    def refuses_connections(self) -> bool:
+        """At the port for apps, since it is drained."""
+        return self.drain is not None and self.drain.is_closed
 
     @property
     def listens_at(self) -> str:
@@ -170,6 +175,11 @@ class Daemon:
         """SIGHUP, from any thread."""
         self._loop.call_soon_threadsafe(self._hang_up)
 
+    def hurry(self, number: int) -> None:
+        """A further signal while it stops, from any thread."""
+        if number != signal.SIGHUP and self.drain is not None:
+            self._loop.call_soon_threadsafe(self.drain.hurry)
+
     def _hang_up(self) -> None:
         try:
             self.log.reopen()
@@ -219,6 +229,7 @@ class Daemon:
             *kept,
             *([] if node is None else node.problems),
             *([f"limits are counted on each node alone: {shared}"] if shared else []),
+            *([self.drain.problem] if self.drain is not None and self.drain.problem else []),
         ]
 
     def _report(self) -> dict[str, object]:
@@ -227,9 +238,11 @@ class Daemon:
         assert node is not None
         return node.described(
             address=self.url,
+            status="" if self.status_address is None else self.status_address.url,
             calls=slots.count,
             total=slots.begun,
             waiting=self.services.store.waiting,
+            refuses_calls=self.refuses_connections,
             problems=self._problems(),
         )
 
@@ -238,11 +251,6 @@ def _needs_restart(before: DaemonConfig, after: DaemonConfig) -> bool:
     """Whether the daemon section changed in more than what is used at once."""
     ui = msgspec.structs.replace(after.ui, show_text=before.ui.show_text)
     return msgspec.structs.replace(after, ui=ui) != before
-
-
-def socket_mode(grants: Grants) -> int:
-    """Other users may connect where an app lists `uids`; they need its token as well."""
-    return 0o666 if any(grant.uids for grant in grants.apps.values()) else 0o600
 
 
 def log_warnings(settings: Settings, directory: Directory) -> None:
@@ -254,8 +262,8 @@ def log_warnings(settings: Settings, directory: Directory) -> None:
 
 @contextlib.asynccontextmanager
 async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> AsyncIterator[Daemon]:
-    """A daemon on the running event loop. When the block ends, it drains: running calls may end,
-    new ones are refused."""
+    """A daemon on the running event loop. When the block ends, it drains: see `draining`. If its
+    store is in PostgreSQL and cannot be reached, waits."""
     async with contextlib.AsyncExitStack() as stack:
         home = Home.open(options.home)
         lock = HomeLock.acquire(home.lock)
@@ -270,14 +278,12 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
         metrics = DaemonMetrics()
-        services = await open_services(
-            stack, home, files, clock=options.clock, watchers=(metrics.calls(), *call_traces())
-        )
+        services = await _open_services(stack, home, files, options, metrics)
         settings = files.current
         check_required(settings.grants, strict=options.strict)
         metrics.gauges(*service_gauges(services, options.clock))
         daemon = Daemon(home, files, services, metrics, log)
-        await _listen(stack, daemon, config)
+        await listen(stack, daemon, config)
         log_warnings(settings, services.directory)
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
@@ -285,73 +291,40 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         yield daemon
 
 
-async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
-    """Opens the listeners; when the stack closes, the daemon drains first."""
-    home, metrics = daemon.home, daemon.metrics
-    certificate = None
-    if config.tls is not None:
-        certificate = ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
-        metrics.gauge(
-            "anaphora_daemon_certificate_expires_seconds",
-            "When the TLS certificate expires, since 1970",
-            lambda: certificate.expires,
-        )
-    ui: UiService | None = None
-    pages: tuple[str, ...] = ()
-    if config.ui.enabled:
-        from .ui.access import LINKED_PAGES
-        from .ui.mount import open_ui
+async def _open_services(
+    stack: contextlib.AsyncExitStack,
+    home: Home,
+    files: SettingsFiles,
+    options: ServeOptions,
+    metrics: DaemonMetrics,
+) -> Services:
+    watchers = metrics.calls(), *call_traces()
+    config = effective_config(files.current.daemon, options)
 
-        ui, pages = open_ui(stack, daemon, config, tls=certificate is not None), LINKED_PAGES
-    handler = daemon.handler(config, tls=certificate is not None, ui=ui)
-    app = ServedApp(
-        handler,
-        HostGuard(config.host, config.allowed_hosts, pages=pages, hint=_HINT),
-        BodyLimits(
-            size=config.max_body_bytes,
-            seconds=config.body_timeout,
-            write_seconds=config.write_timeout,
-        ),
-        ended=handler.ended,
-    )
-    limits = ConnectionLimits(
-        connections=config.max_connections,
-        trusted=config.trusted_proxies,
-        header_bytes=config.max_header_bytes,
-    )
+    async def open_parts(opening: contextlib.AsyncExitStack) -> Services:
+        return await open_services(opening, home, files, clock=options.clock, watchers=watchers)
+
+    if config.store is None:
+        return await open_parts(stack)
+    certificate = certificate_of(home, config)
     tls = None if certificate is None else certificate.context
-    server = tcp_server(app, host=config.host, port=config.port, tls=tls, limits=limits)
-    daemon.address = await stack.enter_async_context(server)
-    daemon.socket = home.path / config.socket
-    await stack.enter_async_context(
-        unix_server(app, daemon.socket, mode=socket_mode(daemon.settings.grants), limits=limits)
+    return await WaitingStart(options.progress).opened(
+        stack, open_parts, lambda waiting: waiting_pages(waiting, home, config, tls)
     )
-    looking = asyncio.create_task(daemon.look_after(handler, certificate))
-    stack.callback(looking.cancel)
-    stack.push_async_callback(drain, daemon, app, config.drain_timeout)
-    stack.callback(handler.end_pages)
-
-
-async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
-    """Refuses new calls, and waits for those that run, and for those that are read on without their
-    apps; after `seconds` they are ended."""
-    daemon.readiness.draining = True
-    read_on = daemon.services.calls.read_on
-    text = "stopping when running calls have ended"
-    if read_on.count:
-        text += f"; {read_on.count} of them are read on to their usage, their apps have gone"
-    _log.info("%s", text)
-    deadline = time.monotonic() + seconds
-    while (app.is_busy or read_on.count) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(_DRAIN_SECONDS)
-    read_on.stop()
-    await app.close()
 
 
 @contextlib.contextmanager
-def running(options: ServeOptions, log: JsonLog | None = None) -> Iterator[Daemon]:
-    """A daemon in a thread of its own, until the block ends and it has drained."""
-    with in_thread(lambda: open_daemon(options, log), "daemon", stop_seconds=None) as daemon:
+def running(
+    options: ServeOptions,
+    log: JsonLog | None = None,
+    *,
+    gives_up: Callable[[], bool] = lambda: False,
+) -> Iterator[Daemon]:
+    """A daemon in a thread of its own, until the block ends and it has drained. If `gives_up`
+    becomes true while it starts, raises `asyncio.CancelledError`."""
+    with in_thread(
+        lambda: open_daemon(options, log), "daemon", stop_seconds=None, gives_up=gives_up
+    ) as daemon:
         yield daemon
 
 
@@ -366,15 +339,20 @@ def _raise_file_limit() -> None:
 
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
-    and opens its log again."""
+    and opens its log again. SIGTERM lets balancers notice first, for `drain_delay` seconds; a
+    second signal ends it at once."""
     disable_core_dumps()
     _raise_file_limit()
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    ends = {signal.SIGINT, signal.SIGTERM}
     with (
-        received_signals(*numbers) as signals,
-        running(options) as daemon,
+        received_signals(*ends, signal.SIGHUP) as signals,
+        contextlib.suppress(asyncio.CancelledError),
+        running(options, gives_up=lambda: not ends.isdisjoint(signals.seen)) as daemon,
         tuned_interpreter(),
     ):
         ready(daemon)
-        while next(signals) == signal.SIGHUP:
+        while (number := next(signals)) == signal.SIGHUP:
             daemon.hang_up()
+        if number == signal.SIGTERM:
+            daemon.drain_delay = daemon.settings.daemon.drain_delay
+        signals.on_next = daemon.hurry

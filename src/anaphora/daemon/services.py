@@ -13,7 +13,7 @@ import msgspec
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
-from anaphora.errors import StoreUnavailable
+from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
 
 from .access.checks import CallSlots
 from .access.grants import NANO
@@ -21,6 +21,7 @@ from .access.identity import Directory
 from .admin import Admin
 from .audit import AuditRecovery, audit_place, close_chains_of_dead_nodes, open_audit, row_key
 from .checking import price_table_days
+from .health import Part
 from .home import Home, derived_key
 from .home.settings import SettingsFiles
 from .money.administration import SpendAdmin
@@ -216,14 +217,17 @@ async def _open_store(
     from .nodes.membership import NodeMembership
     from .store.postgres import MOST_SKEW, PostgresStore
 
-    store = await PostgresStore.open(
-        address,
-        node=config.node_name,
-        version=__version__,
-        journal=home.settlements_journal,
-        clock=clock,
-        most_skew=MOST_SKEW,
-    )
+    try:
+        store = await PostgresStore.open(
+            address,
+            node=config.node_name,
+            version=__version__,
+            journal=home.settlements_journal,
+            clock=clock,
+            most_skew=MOST_SKEW,
+        )
+    except NewerSchema as problem:
+        raise StoreRefused(str(problem)) from None
     stack.push_async_callback(store.close)
     close_chains_of_dead_nodes(store, config.node_name, row_key(home))
     node = await NodeMembership.join(address, config.node_name, home=home, files=files)
@@ -271,6 +275,15 @@ async def _open_shared(
     await shared.start()
     stack.push_async_callback(shared.close)
     return shared
+
+
+def parts_of(services: Services) -> dict[str, Part]:
+    """What the daemon cannot do without, or only in part."""
+    store, shared = services.store, services.shared
+    parts = {"store": Part(store.probe, lambda: store.problem)}
+    if not shared.alone:
+        parts["redis"] = Part(shared.probe, lambda: shared.problem)
+    return parts
 
 
 def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
@@ -331,6 +344,11 @@ def _plain_gauges(
             "store_available",
             "Whether the store can be written",
             lambda: store.problem is None,
+        ),
+        (
+            "shared_available",
+            "Whether Redis answers; 1 without one",
+            lambda: not services.shared.problem,
         ),
         ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),
         (

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL that are checked when they are opened, and transactions on them.
 
-Errors are of two kinds: `InvalidConfig` for what the operator must change, `StoreUnavailable` for
+Errors are of two kinds: `StoreRefused` for what the operator must change, `StoreUnavailable` for
 what passes. Neither shows a password, and neither keeps the frames of the driver, which hold it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from anaphora.errors import AnaphoraError, InvalidConfig, MissingExtra, StoreUnavailable
+from anaphora.errors import AnaphoraError, MissingExtra, StoreRefused, StoreUnavailable
 
 from .address import PostgresAddress
 
@@ -54,7 +54,7 @@ async def connect(
     timeout: float = CONNECT_SECONDS,
     statements: float | None = None,
 ) -> Connection:
-    """Raises `InvalidConfig`, `StoreUnavailable`, and `MissingExtra` if asyncpg is not
+    """Raises `StoreRefused`, `StoreUnavailable`, and `MissingExtra` if asyncpg is not
     installed. `name` is shown in PostgreSQL's list of connections; `statements` are the seconds for
     a statement that names none itself."""
     problem: AnaphoraError
@@ -174,12 +174,12 @@ def end_when_gone(connection: socket.socket | None) -> None:
 def _check(found: Any, address: PostgresAddress) -> None:
     version = found["version"] // 10_000
     if version < OLDEST_VERSION:
-        raise InvalidConfig(f"{address}: is PostgreSQL {version}; needed is {OLDEST_VERSION}")
+        raise StoreRefused(f"{address}: is PostgreSQL {version}; needed is {OLDEST_VERSION}")
     if found["encoding"] != "UTF8":
-        raise InvalidConfig(f"{address}: has the encoding {found['encoding']}; needed is UTF8")
+        raise StoreRefused(f"{address}: has the encoding {found['encoding']}; needed is UTF8")
     mode = found["synchronous_commit"]
     if mode == "off" or (mode in ("local", "remote_write") and found["has_standbys"]):
-        raise InvalidConfig(
+        raise StoreRefused(
             f"{address}: synchronous_commit is {mode}, so a crash would lose settled amounts; set"
             f" it to on, for example: ALTER ROLE {address.user} SET synchronous_commit TO on"
         )
@@ -206,8 +206,8 @@ async def _refuse_transaction_pooler(
         other.terminate()
 
 
-def _pooler(address: PostgresAddress) -> InvalidConfig:
-    return InvalidConfig(
+def _pooler(address: PostgresAddress) -> StoreRefused:
+    return StoreRefused(
         f"{address}: is a pooler in transaction mode, which breaks locks, notifications and"
         " prepared statements; connect to PostgreSQL itself, or set the pooler to"
         " pool_mode=session"
@@ -275,17 +275,17 @@ def connection_error(error: BaseException, address: PostgresAddress) -> Anaphora
             if address.password is None
             else "see the secret that store_password names"
         )
-        return InvalidConfig(
+        return StoreRefused(
             f"{address}: the password of user {address.user!r} was not accepted; {hint}"
         )
     if getattr(error, "sqlstate", None) in _UNPREPARED:
         return _pooler(address)
     if isinstance(error, ssl.SSLError):
-        return InvalidConfig(f"{address}: TLS failed: {error.reason or error}; {_tls_hint(error)}")
+        return StoreRefused(f"{address}: TLS failed: {error.reason or error}; {_tls_hint(error)}")
     if isinstance(error, asyncpg.PostgresError) and not is_passing(error):
-        return InvalidConfig(f"{address}: cannot be used: {described(error)}")
+        return StoreRefused(f"{address}: cannot be used: {described(error)}")
     if isinstance(error, ConnectionError) and "SSL" in str(error):
-        return InvalidConfig(
+        return StoreRefused(
             f"{address}: does not offer TLS; turn it on there, or write ?sslmode=disable if the"
             " network is trusted"
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.errors import InvalidConfig, NewerSchema, StoreUnavailable
+from anaphora.errors import NewerSchema, StoreRefused, StoreUnavailable
 
 from .connection import SCHEMA, transaction
 
@@ -79,7 +79,7 @@ def files() -> tuple[MigrationFile, ...]:
 
 
 async def state(connection: Connection) -> MigrationState:
-    """Raises `InvalidConfig` if an applied file was another one, and `NewerSchema` if the
+    """Raises `StoreRefused` if an applied file was another one, and `NewerSchema` if the
     database needs a newer version of this package."""
     rows = []
     if await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{SCHEMA}.migrations"):
@@ -93,7 +93,7 @@ async def state(connection: Connection) -> MigrationState:
         if oldest > last:
             raise NewerSchema("the store in PostgreSQL", version=number, known=last)
         if number in known and known[number].checksum != checksum:
-            raise InvalidConfig(
+            raise StoreRefused(
                 f"the store in PostgreSQL was made by another migration {number:04d}_{name};"
                 " use the version of anaphora that made it, or a database of its own"
             )

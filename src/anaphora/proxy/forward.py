@@ -26,9 +26,9 @@ from anaphora import catalog
 from anaphora.client.transport.errors import read_url
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.serving.app import ANY, HostGuard, ServedApp
-from anaphora.serving.asyncio_server import connected_server
 from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.serving.listening import connected_server
 from anaphora.traffic.calls import ProxyRoute
 
 from .routes import RouteTable, environment_proxy

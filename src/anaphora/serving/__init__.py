@@ -8,5 +8,5 @@ within limits, errors in the caller's format, and a graceful stop.
 A handler is any object with two methods: `handle(exchange)` reads a request and answers it, and
 `error(exchange, problem)` writes an error in the format of the request's wire (see `app.Handler`).
 Emulator and proxy are served by Granian, which comes with their extras and is imported when a
-server starts; the daemon by `asyncio_server`.
+server starts; the daemon by `listening`.
 """

@@ -1,27 +1,21 @@
-"""An HTTP/1.1 server on asyncio: at a port, with TLS whose certificate may change while the server
-runs, and at a Unix socket with the credentials of its peers.
+"""HTTP/1.1 connections on asyncio, with TLS whose certificate may change while the server runs, and
+with the credentials of peers at a Unix socket. `listening` has the sockets that accept them.
 
-It calls ASGI applications in the event loop that it runs on: no thread stands between a connection
-and its handler.
+ASGI applications are called in the event loop of the connections: no thread stands between a
+connection and its handler.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import select
-import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
-
-from anaphora.errors import Io
 
 from .connection_limits import (
     CONNECTION,
@@ -31,16 +25,12 @@ from .connection_limits import (
     connection_scope,
     peer_of,
 )
-from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
+from .server import StoppableApp
 
-#: Bytes of a socket's path, without the final zero.
-_LONGEST_PATH = 107
 #: Seconds that connections may take to close.
-_CLOSE_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 #: Seconds after which a proxy's idle connection is closed.
 _FOREVER = 10.0**9
-#: Connections that are accepted at a time, and those that may wait for it.
-_ACCEPTED_AT_ONCE, _WAITING = 16, 1024
 #: A body that is not read is discarded, so that its sender sees the response: so many bytes, then
 #: a pause of so many seconds in which others are answered, and not longer than so many seconds.
 _DISCARDED, _DISCARD_PAUSE, _DISCARD_SECONDS = 256 * 1024, 0.03, 5.0
@@ -53,101 +43,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
 
 
-@contextlib.asynccontextmanager
-async def unix_server(
-    app: StoppableApp, path: Path, *, mode: int = 0o600, limits: ConnectionLimits | None = None
-) -> AsyncIterator[Path]:
-    """Serves at a Unix socket until the block ends. A socket file of an earlier server is replaced:
-    the caller has made sure that no other server is running."""
-    listener = _bound(path, mode)
-    try:
-        async with _serving(app, listener, limits or ConnectionLimits(), None):
-            yield path
-    finally:
-        listener.close()
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
-@contextlib.asynccontextmanager
-async def tcp_server(
-    app: StoppableApp,
-    *,
-    host: str,
-    port: int = 0,
-    tls: ssl.SSLContext | None = None,
-    limits: ConnectionLimits | None = None,
-) -> AsyncIterator[ServerAddress]:
-    """Serves until the block ends; at any free port if `port` is 0. New connections use what
-    `tls` holds by then."""
-    ip = ip_of(host)
-    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((ip, port))
-        except OSError as problem:
-            raise cannot_listen(host, port, problem) from None
-        scheme = "http" if tls is None else "https"
-        address = ServerAddress(host, listener.getsockname()[1], scheme=scheme)
-        async with _serving(app, listener, limits or ConnectionLimits(), tls):
-            yield address
-    finally:
-        listener.close()
-
-
-@contextlib.asynccontextmanager
-async def connected_server(
-    app: StoppableApp, limits: ConnectionLimits
-) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
-    """Serves connections that the caller has made, each given to the function, until the block
-    ends."""
-    connections, loop = _Connections(app, limits, None), asyncio.get_running_loop()
-
-    async def serve(connection: socket.socket) -> None:
-        await loop.connect_accepted_socket(connections.accept, connection)
-
-    try:
-        yield serve
-    finally:
-        await connections.end()
-
-
-@contextlib.asynccontextmanager
-async def _serving(
-    app: StoppableApp,
-    listener: socket.socket,
-    limits: ConnectionLimits,
-    context: ssl.SSLContext | None,
-) -> AsyncIterator[None]:
-    connections = _Connections(app, limits, context)
-    server = await asyncio.get_running_loop().create_server(
-        connections.accept, sock=listener, backlog=_ACCEPTED_AT_ONCE
-    )
-    listener.listen(_WAITING)
-    try:
-        yield
-    finally:
-        server.close()
-        await connections.end()
-
-
-def _bound(path: Path, mode: int) -> socket.socket:
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; name a shorter one")
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        if path.is_socket():
-            path.unlink()
-        listener.bind(str(path))
-        path.chmod(mode)  # no connection is accepted before the socket listens
-    except OSError as problem:
-        listener.close()
-        raise Io(f"cannot listen at {path}: {os.strerror(problem.errno or 0)}") from None
-    return listener
-
-
-class _Connections(web.Server):
+class Connections(web.Server):
     """The connections of one server."""
 
     def __init__(
@@ -159,16 +55,21 @@ class _Connections(web.Server):
         self._tls = tls
         self.table = ConnectionTable(limits)
         self.discarding = asyncio.Semaphore(_DISCARDED_AT_ONCE)
+        self.open: set[_Connection] = set()
+        self.ends_each: Callable[[], bool] = lambda: False
+        """Whether each response ends its connection, with `connection: close`."""
+
+    def close_idle(self, seconds: float) -> None:
+        """Closes connections on which nothing has arrived for so long, and no request is open."""
+        before = asyncio.get_running_loop().time() - seconds
+        for each in tuple(self.open):
+            if each.idle_since is not None and each.idle_since <= before and not each.has_input():
+                each.close_idle()
 
     def accept(self) -> asyncio.Protocol:
         """The protocol of a new connection."""
         connection = _Connection(self, self._limits)
         return connection if self._tls is None else _TlsHandshake(connection, self._tls)
-
-    async def end(self) -> None:
-        """Closes all connections."""
-        self.pre_shutdown()
-        await self.shutdown(_CLOSE_SECONDS)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
@@ -178,12 +79,14 @@ class _Connections(web.Server):
         assert place is not None
         place.begin()
         connection.begun += 1
+        connection.idle_since = None
         try:
             await self._app(connection.scope(request), exchange.receive, exchange.send)
         except Exception:
             exchange.cut()
         finally:
             place.end()
+            connection.idle_since = asyncio.get_running_loop().time()
         if not request.content.is_eof():
             await exchange.discard(self.discarding)
         return exchange.response()
@@ -224,7 +127,7 @@ class _TlsHandshake(asyncio.Protocol):
 
 
 class _Connection(RequestHandler):
-    def __init__(self, connections: _Connections, limits: ConnectionLimits) -> None:
+    def __init__(self, connections: Connections, limits: ConnectionLimits) -> None:
         super().__init__(
             connections,
             loop=asyncio.get_running_loop(),
@@ -234,12 +137,14 @@ class _Connection(RequestHandler):
             max_line_size=limits.header_bytes,
             max_field_size=limits.header_bytes,
             max_headers=limits.headers,
-            lingering_time=_CLOSE_SECONDS,
+            lingering_time=CLOSE_SECONDS,
             auto_decompress=False,
         )
         self.idle_seconds = limits.idle_seconds
         self._new_seconds = limits.new_seconds
-        self._table = connections.table
+        self._connections = connections
+        self.idle_since: float | None = asyncio.get_running_loop().time()
+        """When it was opened, last received something or was answered; None: a request is open."""
         self._scope: dict[str, Any] = {}
         self._accepted: asyncio.Transport | None = None
         self.place: ConnectionPlace | None = None
@@ -254,12 +159,15 @@ class _Connection(RequestHandler):
         """Counts the connection, and closes it if there is no place."""
         self._accepted = transport
         self._scope = connection_scope(transport)
-        self.place = self._table.enter(peer_of(self._scope), self.has_input, self.close_idle)
+        self.place = self._connections.table.enter(
+            peer_of(self._scope), self.has_input, self.close_idle
+        )
         if self.place is None:
             self.is_closed = True
             self._manager = None
             transport.abort()
             return False
+        self._connections.open.add(self)
         self._scope[CONNECTION] = self.place
         if self.place.keeps:
             self._keepalive_timeout = _FOREVER
@@ -285,8 +193,18 @@ class _Connection(RequestHandler):
     def leave(self) -> None:
         """Gives its place back."""
         self.is_closed = True
+        self._connections.open.discard(self)
         if self.place is not None:
             self.place.leave()
+
+    def data_received(self, data: bytes) -> None:
+        if self.idle_since is not None:
+            self.idle_since = asyncio.get_running_loop().time()
+        super().data_received(data)
+
+    @property
+    def ends_each(self) -> bool:
+        return self._connections.ends_each()
 
     def has_input(self) -> bool:
         if self._accepted is None or self.is_closed or self.discards:
@@ -363,7 +281,7 @@ class _AsgiExchange:
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self._response = _response(message)
+            self._response = _response(message, ends=self._connection.ends_each)
             return
         response, body = self._response, message.get("body", b"")
         assert response is not None, "a response starts with its status"
@@ -410,12 +328,14 @@ class _AsgiExchange:
             transport.abort()
 
 
-def _response(message: Any) -> web.StreamResponse:
+def _response(message: Any, *, ends: bool) -> web.StreamResponse:
     response = _Response(status=message["status"])
     headers = response.headers
     for name, value in message["headers"]:
         headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
     headers["server"] = "anaphora"
+    if ends:
+        headers["connection"] = "close"
     if headers.get("connection", "").lower() == "close":
         response.force_close()  # what follows on the connection is not answered
     return response

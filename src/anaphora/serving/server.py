@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -117,13 +117,17 @@ def in_thread(
     name: str = "server",
     *,
     stop_seconds: float | None = _STOP_SECONDS,
+    gives_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[T]:
-    """Runs a server on an event loop in a thread of its own, until the block ends."""
+    """Runs a server on an event loop in a thread of its own, until the block ends. If `gives_up`
+    becomes true before it has started, raises `asyncio.CancelledError`."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     started: concurrent.futures.Future[T] = concurrent.futures.Future()
+    starting: list[asyncio.Task[Any] | None] = []
 
     async def main() -> None:
+        starting.append(asyncio.current_task())
         try:
             async with server() as running:
                 started.set_result(running)
@@ -140,12 +144,25 @@ def in_thread(
     thread = threading.Thread(target=run, name=f"anaphora-{name}", daemon=True)
     thread.start()
     try:
-        yield started.result()
+        yield _started(started, gives_up, lambda: starting[0] and starting[0].cancel(), loop)
     finally:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(stop.set)
         thread.join(stop_seconds)
         _wait_at_exit()
+
+
+def _started(
+    started: concurrent.futures.Future[T],
+    gives_up: Callable[[], bool],
+    cancel: Callable[[], object],
+    loop: asyncio.AbstractEventLoop,
+) -> T:
+    while not gives_up():
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            return started.result(_SIGNAL_SECONDS)
+    loop.call_soon_threadsafe(cancel)
+    return started.result()
 
 
 def _wait_at_exit() -> None:
@@ -168,22 +185,40 @@ def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any],
         next(signals)
 
 
-@contextlib.contextmanager
-def received_signals(*numbers: int) -> Iterator[Iterator[int]]:
-    """The numbers of signals as they arrive, instead of what they do otherwise."""
-    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-    handlers = {
-        number: signal.signal(number, lambda number, _: arrived.put(number)) for number in numbers
-    }
+class ReceivedSignals:
+    """The numbers of signals, one after the other as they arrive."""
 
-    def signals() -> Iterator[int]:
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.seen: set[int] = set()
+        """Those that arrived so far, taken or not."""
+        self.on_next: Callable[[int], None] | None = None
+        """Called with the next ones, in the main thread, instead."""
+
+    def add(self, number: int, _frame: object = None) -> None:
+        self.seen.add(number)
+        if self.on_next is not None:
+            self.on_next(number)
+        else:
+            self._queue.put(number)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
         while True:
             # A signal behind another one may reach another thread, and does not wake this one.
             with contextlib.suppress(queue.Empty):
-                yield arrived.get(timeout=_SIGNAL_SECONDS)
+                return self._queue.get(timeout=_SIGNAL_SECONDS)
 
+
+@contextlib.contextmanager
+def received_signals(*numbers: int) -> Iterator[ReceivedSignals]:
+    """Takes signals, instead of what they do otherwise."""
+    arrived = ReceivedSignals()
+    handlers = {number: signal.signal(number, arrived.add) for number in numbers}
     try:
-        yield signals()
+        yield arrived
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -308,7 +308,7 @@ def test_the_program_of_make_cluster_calls_and_checks_the_nodes(
         tested = program.Started(
             running.cluster, running.postgres, running.store, places, app="one"
         )
-        report = tested.called(options, Terminal(stderr=True))
+        report = tested.checked(tested.called(options, Terminal(stderr=True)))
     assert report["outcomes"] == {"200": 30}
     assert sum(report["calls_by_node"].values()) == before["count"] + 30
     # One chain for each start of a node; also those of killed nodes are whole.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,6 @@ from anaphora.client.config.secrets import Secret
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.home.secrets import SecretsFolder
 from anaphora.daemon.home.settings import ServeOptions
-from anaphora.daemon.nodes import membership
 from anaphora.daemon.server import running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
@@ -83,9 +83,21 @@ def streaming(node: TestedDaemon, app: str = "demo") -> Iterator[Iterator[str]]:
 
 
 def ready(node: TestedDaemon) -> tuple[int, dict[str, Any]]:
-    with node.client(None) as client:
+    with status_client(node) as client:
         response = client.get("/readyz")
         return response.status_code, response.json()
+
+
+def status_client(node: TestedDaemon) -> httpx.Client:
+    """Of the status port, which stays open."""
+    address = node.daemon.status_address
+    assert address is not None
+    return node.client(None, base_url=address.url)
+
+
+def status_page(node: TestedDaemon, path: str) -> int:
+    with status_client(node) as client:
+        return client.get(path).status_code
 
 
 def knows_two(node: TestedDaemon) -> bool:
@@ -178,8 +190,16 @@ def test_grants_are_applied_on_every_node(nodes: list[TestedDaemon]) -> None:
     assert listed[1]["report"]["address"] == second.url
 
 
-def test_a_drained_node_finishes_its_streams(
-    nodes: list[TestedDaemon], monkeypatch: pytest.MonkeyPatch
+def refuses(node: TestedDaemon) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", node.daemon.address.port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_drained_node_finishes_its_streams_and_refuses_new_connections(
+    nodes: list[TestedDaemon],
 ) -> None:
     first, second = nodes
     with streaming(second) as lines:
@@ -187,19 +207,16 @@ def test_a_drained_node_finishes_its_streams(
         wait_until(lambda: ready(second)[0] == 503)
         assert ready(second)[1]["status"] == "draining"
         assert ready(first)[0] == 200
-        # Balancers have not noticed yet.
-        with second.client() as client:
-            answer = client.post("/v1/messages", json=MESSAGE)
-            assert answer.status_code == 200
-            assert answer.headers["connection"] == "close"
-        monkeypatch.setattr(membership, "NOTICE_SECONDS", 0.0)
-        with second.client() as client:
-            refused = client.post("/v1/messages", json=MESSAGE)
-        assert refused.status_code == 503
-        assert refused.json()["error"]["type"] == "overloaded_error"
-        assert "x-should-retry" not in refused.headers
+        wait_until(lambda: refuses(second))
         assert "event: message_stop" in list(lines)
-    # An administrator still reaches it.
+    assert status_page(second, "/healthz") == 200
+    assert status_page(second, "/metrics") == 401
+    assert status_page(second, "/v1/messages") == 404
+    listed = wait_until(lambda: administrate(first, "admin.nodes.list")["nodes"])
+    assert [row["state"] for row in listed if row["name"] == "node-2"] == ["draining"]
+    # An administrator still reaches it, and apps at its socket.
+    with second.socket_client("demo") as client:
+        assert client.post("/v1/messages", json=MESSAGE).status_code == 200
     administrate(second, "admin.nodes.drain", node="node-2", undo=True)
     wait_until(lambda: ready(second)[0] == 200)
     assert status(second) == 200

@@ -25,6 +25,7 @@ from anaphora.redaction import hides_arguments, quoted
 from anaphora.yaml_values import from_python
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 """Names of nodes: those that host names and Kubernetes allow."""
@@ -115,8 +116,12 @@ class DaemonConfig(_Table, frozen=True):
     """For a request's body to arrive; a second more for every 64 KB."""
     write_timeout: Positive = 60.0
     """For a client to take the next piece of a response."""
+    drain_delay: Seconds = 5.0
+    """After SIGTERM or `anaphora nodes drain`, until the port for apps refuses new connections."""
     drain_timeout: Positive = 30.0
-    """For running calls to end after SIGTERM."""
+    """For running calls to end after that."""
+    status_port: Port | None = None
+    """For `/healthz`, `/readyz` and `/metrics` alone: it stays open while the node is drained."""
     failed_logins_per_minute: Count = 20
     """Of one peer; further ones are answered with 429. A valid token is always accepted."""
     ui: UiConfig = UiConfig()
@@ -155,6 +160,8 @@ class DaemonConfig(_Table, frozen=True):
                 " the way. Set `tls: {cert, key}`, or `behind_proxy: true` with"
                 " `trusted_proxies` and `allowed_hosts`"
             )
+        if self.status_port and self.status_port == self.port:
+            raise ValueError(f"status_port: {self.port} is `port` already; name another one")
         self._check_databases()
 
     def _check_databases(self) -> None:

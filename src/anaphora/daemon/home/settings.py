@@ -47,6 +47,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     resolve: Callable[[ClientConfig], Providers] | None = None
     """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
     clock: Callable[[], float] = time.time
+    progress: Callable[[str], None] = lambda _: None
+    """Gets lines for people while a start takes long: the database cannot be reached."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -34,6 +34,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says of itself with every beat. Fields of other versions are ignored."""
 
     address: str = ""
+    status: str = ""
+    """Address of its status port; empty: it has none."""
     calls: int = 0
     """That run now."""
     calls_per_minute: float = 0.0
@@ -43,7 +45,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of the grants that it serves."""
     draining: bool = False
     refuses_calls: bool = False
-    """It is drained for so long that new calls are sent to other nodes."""
+    """Its port for apps refuses new connections."""
     problems: tuple[str, ...] = ()
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds after a drain for which calls are still taken: balancers look at `/readyz` now and then.
-NOTICE_SECONDS = 15.0
 _MINUTE = 60.0
 CHANNEL = "anaphora_changes"
 _LOOK_SECONDS = 0.5
@@ -137,11 +135,9 @@ class NodeMembership:
     def is_draining(self) -> bool:
         return self._drained is not None
 
-    @property
-    def refuses_calls(self) -> bool:
-        """Drained for so long that balancers have noticed: what still comes goes to another node
-        after a 503."""
-        return self._drained is not None and time.monotonic() - self._drained > NOTICE_SECONDS
+    def drained_for(self) -> float | None:
+        """Seconds; None: it is in service."""
+        return None if self._drained is None else time.monotonic() - self._drained
 
     @property
     def problems(self) -> list[str]:
@@ -161,7 +157,15 @@ class NodeMembership:
         return self.describe()
 
     def described(
-        self, *, address: str, calls: int, total: int, waiting: int, problems: list[str]
+        self,
+        *,
+        address: str,
+        status: str,
+        calls: int,
+        total: int,
+        waiting: int,
+        refuses_calls: bool,
+        problems: list[str],
     ) -> dict[str, object]:
         """A `NodeReport`: `total` counts the calls since the start."""
         now, counted = time.monotonic(), self._counted
@@ -171,12 +175,13 @@ class NodeMembership:
         since, before = counted[0]
         report = NodeReport(
             address=address,
+            status=status,
             calls=calls,
             calls_per_minute=round((total - before) / max(now - since, 1.0) * _MINUTE, 1),
             waiting=waiting,
             generation=self.generation,
             draining=self.is_draining,
-            refuses_calls=self.refuses_calls,
+            refuses_calls=refuses_calls,
             problems=tuple(problems),
         )
         return msgspec.structs.asdict(report)

@@ -69,6 +69,9 @@ class SharedState(ABC):
         """Why nothing is shared at the moment; empty where it is."""
         return ""
 
+    async def probe(self) -> None:  # noqa: B027
+        """Finds out whether the server answers; `problem` tells afterwards."""
+
     # ── Limits ───────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod

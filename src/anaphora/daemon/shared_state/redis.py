@@ -112,6 +112,11 @@ class RedisState(SharedState):
     def problem(self) -> str:
         return "" if self._connection is not None else self._problem
 
+    async def probe(self) -> None:
+        if self._connection is not None:
+            with suppress(RedisLost, RedisRefused):
+                await self._connection.send("PING")
+
     async def _connect(self) -> None:
         try:
             made = await RedisConnection.connect(self._address, self._lost, self._timeout)

@@ -298,6 +298,10 @@ class Store(Protocol):
         """Why the last write failed; None: it did not."""
         ...
 
+    async def probe(self) -> None:
+        """Finds out whether it can be written. Raises `StoreUnavailable`."""
+        ...
+
     @property
     def waiting(self) -> int:
         """Settlements that could not be written so far."""

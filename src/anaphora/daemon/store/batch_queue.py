@@ -163,6 +163,10 @@ class BatchQueue:
         if self._later:
             self._send(None)
 
+    async def probe(self) -> None:
+        """Returns when all that waits is written. Raises `StoreUnavailable`."""
+        await self.commit(self._probe)
+
     async def flush(self) -> None:
         """Returns when all that was put has been tried."""
         if self._later or self._busy:

@@ -123,6 +123,9 @@ class SqliteStore(SmallTables):
         """Why the last write failed; None: it did not."""
         return self._commits.problem
 
+    async def probe(self) -> None:
+        await self._commits.probe()
+
     @property
     def waiting(self) -> int:
         """Settlements that could not be written so far."""

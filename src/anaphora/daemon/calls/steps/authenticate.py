@@ -4,7 +4,7 @@ read: by its app, its connection, and the limits of bodies in the grant and the 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from urllib.parse import unquote_plus
 
@@ -15,12 +15,12 @@ from anaphora.daemon.access.checks import UnreadBytes
 from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.calls.call import AppCall
 from anaphora.daemon.calls.pipeline import CallStep
+from anaphora.daemon.health import Outage
 from anaphora.daemon.values import SOCKET, Peer
 from anaphora.errors import (
     Forbidden,
     GrantRateLimited,
     RequestRejected,
-    StoreUnavailable,
     Unauthenticated,
 )
 from anaphora.redaction import hides_arguments
@@ -149,7 +149,7 @@ def _take_from_query(exchange: HttpExchange) -> set[str]:
     return set(found)
 
 
-READY = "ready"
+READY, STORE_UNAVAILABLE = "ready", "store_unavailable"
 #: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
 _UNCHANGED_SECONDS = 0.001
 RPC_PATH = "/rpc"
@@ -163,13 +163,14 @@ class Readiness(msgspec.Struct):
     """Whether the daemon accepts calls. Changed while it runs."""
 
     draining: bool = False
-    """The daemon is stopping."""
+    """The daemon is stopping. Calls are answered until it is `closed`."""
+    closed: bool = False
     is_drained: Callable[[], bool] = lambda: False
     """Whether an operator wants calls to go to other nodes."""
-    refuses_calls: Callable[[], bool] = lambda: False
-    """Whether it is drained for so long that balancers know."""
     can_write: Callable[[], bool] = lambda: True
     """Whether the store can be written: no call without a hold."""
+    down: Callable[[], Mapping[str, Outage]] = dict
+    """The parts that do not answer. Without the store no call is accepted."""
     problems: Callable[[], list[str]] = list
     """What an operator should look at; calls are accepted nevertheless."""
     read_on: Callable[[], int] = lambda: 0
@@ -179,7 +180,7 @@ class Readiness(msgspec.Struct):
     def status(self) -> str:
         if self.draining or self.is_drained():
             return "draining"
-        return READY if self.can_write() else "store_unavailable"
+        return READY if self.can_write() else STORE_UNAVAILABLE
 
 
 class AuthenticateApp(CallStep):
@@ -223,8 +224,6 @@ class AuthenticateApp(CallStep):
                 raise Unauthenticated("the request has no token", status=401)
             call.app = self._directory.authenticate(token, peer)
             _use_connection(exchange, call.app.id)
-            if self._readiness.is_drained():
-                self._leave_node(exchange)
             if is_rpc and not call.app.grant.may_call:
                 exchange.max_body = min(exchange.max_body, MAX_BODY_WITHOUT_CALLS)
         # By the budget of all bodies, of which an administrator's counts as one app's.
@@ -232,12 +231,6 @@ class AuthenticateApp(CallStep):
         most = call.app.grant.llm.max_body_bytes
         if most is not None:
             exchange.max_body = min(exchange.max_body, most)
-
-    def _leave_node(self, exchange: HttpExchange) -> None:
-        # The next call on a new connection, which leads to another node.
-        exchange.response_headers["connection"] = "close"
-        if self._readiness.refuses_calls():
-            raise StoreUnavailable("this node is drained; send the call again")
 
 
 def _use_connection(exchange: HttpExchange, name: str) -> None:

@@ -155,6 +155,9 @@ class PostgresStore(SmallTables):
     def problem(self) -> str | None:
         return self._writer.problem or self.clock_check.problem
 
+    async def probe(self) -> None:
+        await self._writer.probe()
+
     @property
     def waiting(self) -> int:
         return self._writer.waiting

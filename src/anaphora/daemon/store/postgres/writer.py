@@ -83,10 +83,6 @@ class BatchWriter(BatchQueue):
         self.waiting = len(self._kept)
         return len(found)
 
-    async def probe(self) -> None:
-        """Returns when all that waits is written. Raises `StoreUnavailable`."""
-        await self.commit(_PROBE)
-
     def check_epoch(self) -> None:
         """This node may have been taken for dead: the next batch finds out."""
         self.put(_PROBE)

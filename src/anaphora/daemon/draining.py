@@ -1,0 +1,105 @@
+"""Takes a daemon out of service without a failed call, and back.
+
+    open ─▶ leaving ─▶ closed            nodes drain, SIGTERM
+      ▲        │          │
+      └────────┴──────────┘              nodes drain --undo
+
+While it is leaving, `/readyz` answers 503, and each response ends its connection, so that balancers
+and clients go elsewhere. After `delay` seconds new connections are refused. A balancer sends the
+call to another node then, since nothing was sent to this one; a 503 would be passed on to the app.
+Calls on open connections are answered all the time. A connection is closed when it was idle for
+`delay` seconds after that: most clients have closed it before, and none is about to use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from math import inf
+
+from anaphora.errors import Io
+from anaphora.serving.app import ServedApp
+from anaphora.serving.listening import SocketServer
+
+from .calls.steps.authenticate import Readiness
+
+#: Seconds between two looks at an operator's drain, and at open calls while stopping.
+_LOOK_SECONDS, _STOP_SECONDS = 0.1, 0.02
+
+_log = logging.getLogger("anaphora.daemon")
+
+
+class Drain:
+    """Of the port for apps, and of the Unix socket when the daemon stops."""
+
+    def __init__(
+        self, app: ServedApp, port: SocketServer, local: SocketServer, readiness: Readiness
+    ) -> None:
+        self._app = app
+        self._port = port
+        self._local = local
+        self._readiness = readiness
+        self._hurried = asyncio.Event()
+        self.problem: str | None = None
+        """Why the port is closed though the node is in service."""
+        port.connections.ends_each = lambda: readiness.draining or readiness.is_drained()
+        local.connections.ends_each = lambda: readiness.draining
+
+    @property
+    def is_closed(self) -> bool:
+        """New connections are refused at the port for apps."""
+        return not self._port.is_listening
+
+    async def follow(self, drained_for: Callable[[], float | None], delay: float) -> None:
+        """Drains the port while `drained_for` returns seconds, until the daemon stops."""
+        closed_at = time.monotonic()
+        while not self._readiness.draining:
+            seconds = drained_for()
+            if seconds is None:
+                await self.open()
+            elif not self.is_closed and seconds >= delay:
+                await self._port.stop_listening(delay)
+                closed_at = time.monotonic()
+                _log.info("drained: the port for apps refuses new connections")
+            if self.is_closed and time.monotonic() - closed_at >= delay:
+                self._port.close_idle(delay)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def open(self) -> None:
+        """Accepts connections, if the port is closed."""
+        if not self.is_closed:
+            return
+        try:
+            await self._port.listen()
+        except Io as problem:  # another program has taken the port: tried again
+            if self.problem is None:
+                _log.error("%s", problem)
+            self.problem = str(problem)
+        else:
+            self.problem = None
+
+    async def stop(self, delay: float, timeout: float, busy: Callable[[], bool]) -> None:
+        """Returns when no call is running, no connection is open and `busy` is false; `timeout`
+        seconds after new connections are refused; or after `hurry`."""
+        self._readiness.draining = True
+        if not self.is_closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), delay)
+        for server in (self._port, self._local):
+            await server.stop_listening(delay)
+        closed_at = time.monotonic()
+        while (now := time.monotonic()) < closed_at + timeout and not self._hurried.is_set():
+            # Clients may still use an idle connection for a while.
+            seconds = delay if now >= closed_at + delay else inf
+            open_connections = sum(one.close_idle(seconds) for one in (self._port, self._local))
+            if not (open_connections or self._app.is_busy or busy()):
+                break
+            await asyncio.sleep(_STOP_SECONDS)
+        self._readiness.closed = True
+
+    def hurry(self) -> None:
+        """Waits for nothing any more."""
+        self._hurried.set()

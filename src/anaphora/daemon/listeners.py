@@ -1,0 +1,126 @@
+"""Where a daemon listens: a port for apps, the Unix socket, and a port for `/healthz`, `/readyz`
+and `/metrics` that stays open while the node is drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from anaphora.errors import Io
+from anaphora.serving.app import HostGuard, ServedApp
+from anaphora.serving.connection_limits import ConnectionLimits
+from anaphora.serving.exchange import BodyLimits
+from anaphora.serving.listening import SocketServer, tcp_server, unix_server
+from anaphora.serving.server import ServerAddress
+
+from .draining import Drain
+from .handler import DaemonHandler, StatusHandler
+from .home.extensions import Grants
+from .home.tls import ServerCertificate
+
+if TYPE_CHECKING:
+    from .home import Home
+    from .home.config import DaemonConfig
+    from .server import Daemon
+    from .ui.service import UiService
+
+_HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
+
+_log = logging.getLogger("anaphora.daemon")
+
+
+def socket_mode(grants: Grants) -> int:
+    """Other users may connect where an app lists `uids`; they need its token as well."""
+    return 0o666 if any(grant.uids for grant in grants.apps.values()) else 0o600
+
+
+def certificate_of(home: Home, config: DaemonConfig) -> ServerCertificate | None:
+    if config.tls is None:
+        return None
+    return ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
+
+
+async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
+    """Opens the listeners; when the stack closes, the daemon drains first."""
+    home, metrics = daemon.home, daemon.metrics
+    certificate = certificate_of(home, config)
+    if certificate is not None:
+        metrics.gauge(
+            "anaphora_daemon_certificate_expires_seconds",
+            "When the TLS certificate expires, since 1970",
+            lambda: certificate.expires,
+        )
+    ui: UiService | None = None
+    pages: tuple[str, ...] = ()
+    if config.ui.enabled:
+        from .ui.access import LINKED_PAGES
+        from .ui.mount import open_ui
+
+        ui, pages = open_ui(stack, daemon, config, tls=certificate is not None), LINKED_PAGES
+    handler = daemon.handler(config, tls=certificate is not None, ui=ui)
+    guard = HostGuard(config.host, config.allowed_hosts, pages=pages, hint=_HINT)
+    bodies = BodyLimits(
+        size=config.max_body_bytes,
+        seconds=config.body_timeout,
+        write_seconds=config.write_timeout,
+    )
+    app = ServedApp(handler, guard, bodies, ended=handler.ended)
+    limits = ConnectionLimits(
+        connections=config.max_connections,
+        trusted=config.trusted_proxies,
+        header_bytes=config.max_header_bytes,
+    )
+    tls = None if certificate is None else certificate.context
+    scheme = "http" if tls is None else "https"
+    port = SocketServer.at_port(app, host=config.host, port=config.port, tls=tls, limits=limits)
+    stack.push_async_callback(port.close)
+    daemon.address = ServerAddress(config.host, port.port, scheme=scheme)
+    daemon.socket = home.path / config.socket
+    local = await stack.enter_async_context(
+        unix_server(app, daemon.socket, mode=socket_mode(daemon.settings.grants), limits=limits)
+    )
+    if config.status_port is not None:
+        pages_app = ServedApp(StatusHandler(handler), guard, bodies, ended=handler.ended)
+        status = tcp_server(pages_app, host=config.host, port=config.status_port, tls=tls)
+        daemon.status_address = await stack.enter_async_context(status)
+    daemon.drain = Drain(app, port, local, daemon.readiness)
+    await _begin(stack, daemon, daemon.drain, config)
+    for work in (daemon.look_after(handler, certificate), daemon.health.run()):
+        stack.callback(asyncio.create_task(work).cancel)
+    stack.push_async_callback(_stop, daemon, app, handler, config.drain_timeout)
+
+
+async def _begin(
+    stack: contextlib.AsyncExitStack, daemon: Daemon, drain: Drain, config: DaemonConfig
+) -> None:
+    """Accepts connections, unless an operator has drained this node."""
+    node = daemon.services.node
+    drained = None if node is None else node.drained_for()
+    if drained is None or drained < config.drain_delay:
+        await drain.open()
+        if drain.problem is not None:
+            raise Io(drain.problem)
+    if node is not None:
+        following = asyncio.create_task(drain.follow(node.drained_for, config.drain_delay))
+        stack.callback(following.cancel)
+
+
+async def _stop(daemon: Daemon, app: ServedApp, handler: DaemonHandler, timeout: float) -> None:
+    """Lets calls end that run, and those that are read on without their apps; after `timeout`
+    seconds they are ended."""
+    read_on, drain = daemon.services.calls.read_on, daemon.drain
+    assert drain is not None
+    text = "stopping when running calls have ended"
+    if read_on.count:
+        text += f"; {read_on.count} of them are read on to their usage, their apps have gone"
+    _log.info("%s", text)
+
+    def is_busy() -> bool:
+        handler.end_pages()  # none is waited for
+        return bool(read_on.count)
+
+    await drain.stop(daemon.drain_delay, timeout, is_busy)
+    read_on.stop()
+    await app.close()

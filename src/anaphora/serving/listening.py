@@ -1,0 +1,259 @@
+"""Servers at a port or a Unix socket, which stop accepting connections before they end.
+
+server = SocketServer.at_port(app, host="127.0.0.1", port=7707)
+await server.listen()
+server.connections.ends_each = lambda: True     responses end their connections
+await server.stop_listening()                   open connections are still served
+server.close_idle(5.0)
+await server.close()
+
+A connection that was made before `stop_listening` is served: none is reset in the queue of the
+listening socket, as `close` alone would do. One that is made later is refused, so that a balancer
+knows that nothing was sent, and tries another server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import select
+import socket
+import ssl
+import struct
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from anaphora.errors import Io
+
+from .asyncio_server import CLOSE_SECONDS, Connections
+from .connection_limits import ConnectionLimits
+from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
+
+#: Bytes of a socket's path, without the final zero.
+_LONGEST_PATH = 107
+#: Connections that are accepted at a time, and those that may wait for it.
+_ACCEPTED_AT_ONCE, _WAITING = 16, 1024
+#: Seconds for handshakes that began before new ones are ignored.
+_HANDSHAKE_SECONDS = 0.05
+#: Seconds in which a connection is accepted and becomes known.
+_ACCEPT_SECONDS = 0.01
+#: Of Linux: attaches a filter to a socket.
+_ATTACH_FILTER = 26
+#: A filter (classic BPF) that drops the first packet of a new connection, which has SYN and no ACK
+#: among the flags in the 14th byte: load them; SYN? or accept; ACK? then accept; drop; accept.
+_DROP_NEW = (
+    (0x30, 0, 0, 13),
+    (0x45, 0, 2, 0x02),
+    (0x45, 1, 0, 0x10),
+    (6, 0, 0, 0),
+    (6, 0, 0, 2**31),
+)
+
+
+class SocketServer:
+    """For one event loop."""
+
+    def __init__(
+        self,
+        app: StoppableApp,
+        bind: Callable[[], socket.socket],
+        limits: ConnectionLimits | None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Use `at_port` or `at_path`."""
+        self.connections = Connections(app, limits or ConnectionLimits(), tls)
+        self._bind = bind
+        self._socket: socket.socket | None = bind()
+        self._server: asyncio.Server | None = None
+
+    @classmethod
+    def at_port(
+        cls,
+        app: StoppableApp,
+        *,
+        host: str,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> SocketServer:
+        """At any free port if `port` is 0. New connections use what `tls` holds by then. Raises
+        `Io` if the port cannot be used."""
+        bound = [port]
+
+        def bind() -> socket.socket:
+            found = _bound_port(host, bound[0])
+            bound[0] = found.getsockname()[1]  # the same one, when it listens again
+            return found
+
+        return cls(app, bind, limits, tls)
+
+    @classmethod
+    def at_path(
+        cls,
+        app: StoppableApp,
+        path: Path,
+        *,
+        mode: int = 0o600,
+        limits: ConnectionLimits | None = None,
+    ) -> SocketServer:
+        """At a Unix socket. The file of an earlier server is replaced: the caller has made sure
+        that no other server is running."""
+        return cls(app, lambda: _bound_path(path, mode), limits)
+
+    @property
+    def port(self) -> int:
+        assert self._socket is not None
+        found: int = self._socket.getsockname()[1]
+        return found
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server is not None
+
+    async def listen(self) -> None:
+        """Accepts connections, also after `stop_listening`. Raises `Io` if another program has
+        taken the port meanwhile."""
+        if self._server is not None:
+            return
+        listener = self._socket = self._socket or self._bind()
+        self._server = await asyncio.get_running_loop().create_server(
+            self.connections.accept, sock=listener, backlog=_ACCEPTED_AT_ONCE
+        )
+        listener.listen(_WAITING)
+
+    async def stop_listening(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
+        """Returns when new connections are refused. Those that were made are accepted, and those
+        whose handshake takes no longer than `seconds`, which are a few hundredths at most."""
+        listener, server = self._socket, self._server
+        if listener is None:
+            return
+        if server is not None and _ignores_new(listener):
+            await asyncio.sleep(min(seconds, _HANDSHAKE_SECONDS))
+        while server is not None:
+            # The loop accepts connections, and then serves them: not after `server.close`.
+            await asyncio.sleep(_ACCEPT_SECONDS)
+            if not _has_waiting(listener):
+                break
+        self._socket = self._server = None
+        if server is not None:
+            server.close()
+        listener.close()
+
+    def close_idle(self, seconds: float) -> int:
+        """Closes connections that were idle for so long; how many are left."""
+        self.connections.close_idle(seconds)
+        return len(self.connections.open)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        listener, server = self._socket, self._server
+        self._socket = self._server = None
+        if server is not None:
+            server.close()
+        if listener is not None:
+            listener.close()
+        self.connections.pre_shutdown()
+        await self.connections.shutdown(CLOSE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def unix_server(
+    app: StoppableApp, path: Path, *, mode: int = 0o600, limits: ConnectionLimits | None = None
+) -> AsyncIterator[SocketServer]:
+    """Serves at a Unix socket until the block ends: see `SocketServer.at_path`."""
+    server = SocketServer.at_path(app, path, mode=mode, limits=limits)
+    try:
+        await server.listen()
+        yield server
+    finally:
+        await server.close()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@contextlib.asynccontextmanager
+async def tcp_server(
+    app: StoppableApp,
+    *,
+    host: str,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    limits: ConnectionLimits | None = None,
+) -> AsyncIterator[ServerAddress]:
+    """Serves at a port until the block ends: see `SocketServer.at_port`."""
+    server = SocketServer.at_port(app, host=host, port=port, tls=tls, limits=limits)
+    try:
+        await server.listen()
+        yield ServerAddress(host, server.port, scheme="http" if tls is None else "https")
+    finally:
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def connected_server(
+    app: StoppableApp, limits: ConnectionLimits
+) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
+    """Serves connections that the caller has made, each given to the function, until the block
+    ends."""
+    connections, loop = Connections(app, limits, None), asyncio.get_running_loop()
+
+    async def serve(connection: socket.socket) -> None:
+        await loop.connect_accepted_socket(connections.accept, connection)
+
+    try:
+        yield serve
+    finally:
+        connections.pre_shutdown()
+        await connections.shutdown(CLOSE_SECONDS)
+
+
+def _bound_port(host: str, port: int) -> socket.socket:
+    ip = ip_of(host)
+    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ip, port))
+    except OSError as problem:
+        listener.close()
+        raise cannot_listen(host, port, problem) from None
+    return listener
+
+
+def _bound_path(path: Path, mode: int) -> socket.socket:
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; name a shorter one")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(mode)  # no connection is accepted before the socket listens
+    except OSError as problem:
+        listener.close()
+        raise Io(f"cannot listen at {path}: {os.strerror(problem.errno or 0)}") from None
+    return listener
+
+
+def _ignores_new(listener: socket.socket) -> bool:
+    """Lets the system drop the first packets of new connections, which it would accept until the
+    socket is closed, and reset then. Clients send them again a second later, and are refused. False
+    if the system has no such filter."""
+    if sys.platform != "linux" or listener.family == socket.AF_UNIX:
+        return False
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in _DROP_NEW))
+    program = struct.pack("HL", len(_DROP_NEW), ctypes.addressof(code))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+    except OSError:
+        return False
+    return True
+
+
+def _has_waiting(listener: socket.socket) -> bool:
+    """Whether a connection was made that is not accepted yet."""
+    waiting = select.poll()
+    waiting.register(listener.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
