@@ -116,12 +116,7 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
-    fields = tuple(name.strip() for name in by.split(",") if name.strip())
-    unknown = [name for name in fields if name not in FIELDS]
-    if unknown:
-        raise click.BadParameter(
-            f"{unknown[0]!r} is none of {', '.join(FIELDS)}", param_hint="'--by'"
-        )
+    fields = _fields(by)
     opened = open_home(home)
     query = _Query(
         store_address_of(opened) or opened.store,
@@ -143,6 +138,16 @@ def command(
     else:
         report = query.report()
         print_report(_json(report), _lines(report), as_json=as_json)
+
+
+def _fields(by: str) -> tuple[str, ...]:
+    fields = tuple(name.strip() for name in by.split(",") if name.strip())
+    unknown = [name for name in fields if name not in FIELDS]
+    if unknown:
+        raise click.BadParameter(
+            f"{unknown[0]!r} is none of {', '.join(FIELDS)}", param_hint="'--by'"
+        )
+    return fields
 
 
 command.add_command(entries)

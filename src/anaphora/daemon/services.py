@@ -106,7 +106,6 @@ async def open_services(
         off_loop=off_loop,
     )
     calls.use_grants(settings.grants.apps.values())
-    directory.note_groups()
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
@@ -138,6 +137,7 @@ async def _open_directory(
         failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
         clock=clock,
     )
+    directory.note_groups()
     admin = Admin(
         directory,
         store,
