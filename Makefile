@@ -32,6 +32,7 @@ demo: setup ## run the demonstration: no network, no keys
 
 test: setup ## run the test suite
 	@sh scripts/servers.sh
+	@sh scripts/programs.sh
 	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
 	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)
@@ -100,5 +101,5 @@ pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 	@echo "pins: wrote requirements/dev.txt, servers.txt, integrations.txt and integrations-lowest.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .servers .soak .integrations dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .servers .programs .soak .integrations dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ from structure import (
 #: Lines that changes were allowed to add to the third edition, by subject; files grow by a 200th.
 ALLOWED = {
     "attacks on the daemon, predictions from bills (decisions 0026 to 0031)": 10_910,
+    "real programs and operators": 4_500,
 }
 LIMITS = {
     "lines": 125_000 + sum(ALLOWED.values()),
@@ -55,16 +56,12 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 140_800,
-    "files": 614,
-    "files_over_400": 40,
-    "import_circles_with_types": 43,
-    "memo_objects": 28,
-    "single_subclass_bases": 26,
-    "session_turn_lines": 9_200,
-    "daemon_call_files": 108,
-    "daemon_call_lines": 26_000,
-    "daemon_call_functions": 1_500,
+    "lines": 145_230,
+    "single_subclass_bases": 9,
+    "session_turn_lines": 8_800,
+    "daemon_call_files": 100,
+    "daemon_call_lines": 25_800,
+    "daemon_call_functions": 1_400,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 

@@ -1,5 +1,5 @@
-"""SQLite files of the daemon's store and of past calls: connections, transactions, and inserts of
-many rows."""
+"""SQLite files of the daemon's store, of past calls and of the client's index: connections,
+transactions, and inserts of many rows."""
 
 from __future__ import annotations
 

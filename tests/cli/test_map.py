@@ -386,6 +386,7 @@ def test_an_interrupted_run_says_how_to_go_on(
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "10 of 20 done" in errors
+    assert re.search(r"\(\$0\.\d+ \(about \$0\.\d+ of it for \d+ calls? in flight\), ", errors)
     assert "the same command continues from questions.results.jsonl" in errors
 
 

@@ -240,3 +240,88 @@ def test_subcommands_may_have_dashes_of_their_own(run: Any, folder: Path) -> Non
 def test_exit_codes_of_signals(run: Any, folder: Path) -> None:
     done = run("replay", "--dir", str(folder), "--", "sh", "-c", "kill -TERM $$")
     assert done.returncode == 143
+
+
+# ── Elsewhere ────────────────────────────────────────────────────────────────────────────────────
+
+#: Asks where it is, and prints the answer.
+WHERE = """
+import json, os, sys, urllib.request
+text = f"You are in {os.getcwd()}.\\nRun id: {sys.argv[1]}\\nWhere?"
+body = {"model": "gpt-5.1", "input": [{"role": "user", "content": text}]}
+headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+address = os.environ["OPENAI_BASE_URL"] + "/responses"
+request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+reply = json.loads(urllib.request.urlopen(request).read())
+print(reply["output"][-1]["content"][0]["text"])
+"""
+
+
+@pytest.fixture
+def moved(
+    run: Any, tmp_path: Path, agent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path, list[str]]:
+    """Recordings of two runs in two directories, and the command."""
+    file = tmp_path / "where.py"
+    file.write_text(WHERE)
+    command = [sys.executable, str(file)]
+    for name, number in (("one", "r-1001"), ("two", "r-2002")):
+        place = tmp_path / name / "work"
+        place.mkdir(parents=True)
+        script = emulator.Script.decode(
+            f"replies: [{{reply: {{text: 'At {place}/x.'}}}}]", "script"
+        )
+        options = emulator.EmulatorOptions(script=script, latency=AT_ONCE)
+        with emulator.running(options) as emu:
+            words = ("--dir", str(tmp_path / f"{name}.made"), "--", *command, number)
+            monkeypatch.chdir(place)
+            done = run("record", *words, **recorded_in("openai", emu))
+        assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "one.made", tmp_path / "two.made", command
+
+
+def test_run_is_replayed_in_another_directory(
+    run: Any,
+    moved: tuple[Path, Path, list[str]],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made, other, command = moved
+    words = ("replay", "--dir", str(made), "--explain-miss")
+    done = run(*words, "--", *command, "r-1001", **NO_NETWORK)
+    assert done.returncode == 0, done.stderr
+    assert f"{{{{cwd}}}}  recorded {tmp_path}/one/work  now {tmp_path}\n" in done.stderr
+    assert f"At {tmp_path}/x.\n" in capfd.readouterr().out
+    missed = run(*words, "--", *command, "r-3003", **NO_NETWORK)
+    assert missed.returncode == 1
+    assert "Run id: r-1001\\nWhere?" in missed.stderr
+    assert 'placeholder = "{{run_id}}"' in missed.stderr
+    as_json = run(*words, "--json", "--", *command, "r-3003", **NO_NETWORK)
+    (miss,) = json.loads(as_json.stderr.splitlines()[-1])["explanations"]
+    assert miss["differences"][0]["path"] == "input[0].content[0].text"
+    # Comparing the two recordings finds the run's id.
+    found = run("replay", "variables", str(made), str(other), "--write")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "1 request compared, 0 equal before" in found.stdout
+    assert 'placeholder = "{{run_id}}"' in (made / "replay.toml").read_text()
+    assert run("replay", "verify", str(made)).returncode == 0
+    done = run(*words, "--", *command, "r-3003", **NO_NETWORK)
+    assert done.returncode == 0, done.stderr
+
+
+def test_variables_of_a_folder(run: Any, moved: tuple[Path, Path, list[str]]) -> None:
+    made, other, _ = moved
+    listed = json.loads(run("replay", "variables", str(made), "--json").stdout)
+    assert {"name": "{{cwd}}", "value": str(made.parent / "one/work"), "recordings": 1} in listed
+    assert "{{cwd}}" in run("replay", "variables", str(made)).stdout
+    assert run("replay", "variables", str(made), "--write").returncode == 2
+    run("replay", "keygen", str(made.parent / "key"))
+    run("replay", "sign", str(made), "--key", str(made.parent / "key"))
+    words = ("replay", "variables", str(made), str(other), "--write")
+    refused = run(*words)
+    assert refused.returncode == 2
+    assert "is signed, and would not be after a change: give --sign FILE" in refused.stderr
+    assert not (made / "replay.toml").exists()
+    assert run(*words, "--sign", str(made.parent / "key")).returncode == 0
+    assert run("replay", "verify", str(made)).returncode == 0

@@ -122,7 +122,7 @@ def test_html_is_one_report(run: Any, home: Path, other: str) -> None:
 
 def test_unknown_fields_and_days_are_named(run: Any, home: Path) -> None:
     wrong = run("spend", "--home", str(home), "--by", "app,modle")
-    assert (wrong.returncode, "'modle' is none of app, provider, model" in wrong.stderr) == (
+    assert (wrong.returncode, "'modle' is none of group, app, provider, model" in wrong.stderr) == (
         2,
         True,
     )

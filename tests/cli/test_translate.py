@@ -55,6 +55,22 @@ def test_anthropic_to_chat(tmp_path: Path) -> None:
     assert "[ttl_changed]" in run.stderr
 
 
+def test_forced_choice_of_a_model_that_refuses_it(tmp_path: Path) -> None:
+    request = {
+        "model": "gpt-5.6",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}],
+        "tool_choice": "required",
+    }
+    options = ("--to", "anthropic", "--model", "claude-sonnet-5-5", "--max-tokens", "64")
+    run = translate(tmp_path, request, *options)
+    assert run.exit_code == 0, run.output
+    body = json.loads(run.stdout)
+    assert "tool_choice" not in body
+    assert "calling at least one of the tools" in json.dumps(body["system"])
+    assert "[tool_choice_asked]" in run.stderr
+
+
 def test_round_trip(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(ANTHROPIC))
     del plain["messages"][1]["content"][0]
@@ -218,3 +234,33 @@ def test_plan_follows_the_rules_of_the_wire(tmp_path: Path) -> None:
     assert (marked.exit_code, plain.exit_code) == (0, 0)
     assert '"cache_control"' in marked.stdout
     assert '"cache_control"' not in plain.stdout
+
+
+@each_row(
+    "target, model, notice",
+    [
+        (
+            "openai_chat",
+            None,
+            "openai is not known to have claude-sonnet-4-5, a model of anthropic",
+        ),
+        (
+            "openai_chat",
+            "gpt4.1",
+            "openai is not known to have gpt4.1: did you mean --model gpt-4.1?",
+        ),
+        ("openrouter", None, "did you mean --model anthropic/claude-sonnet-4-5?"),
+        ("openai_chat", "gpt-4.1", ""),
+        ("anthropic", None, ""),
+        ("ollama", "qwen3:8b", ""),
+    ],
+)
+def test_model_that_the_other_provider_lacks_is_named(
+    tmp_path: Path, target: str, model: str | None, notice: str
+) -> None:
+    chosen = () if model is None else ("--model", model)
+    run = translate(tmp_path, ANTHROPIC, "--to", target, *chosen)
+    assert run.exit_code == 0, run.output
+    assert ("[model_unknown]" in run.stderr) == bool(notice)
+    assert notice in run.stderr
+    assert not notice or "--model" in run.stderr

@@ -93,6 +93,19 @@ TWO_DAYS = """
 for day in ("2026-11-15", "2026-11-15", "2026-11-16"):
     ask(f"Today is {day}. ", "Hello")
 """
+#: A program that asks once, its helper with fewer tools, which calls twice, and a title.
+TWO_TALKS = """
+def call(system, questions, *tools):
+    messages = [{"role": role, "content": text} for role, text in
+                zip(("user", "assistant", "user"), questions)]
+    given = [{"name": name, "input_schema": {"type": "object"}} for name in tools]
+    post("/v1/messages", {"model": "claude-opus-5-5", "max_tokens": 20, "system": system,
+                          "messages": messages, **({"tools": given} if given else {})}).read()
+call("You write programs.", ["Hello"], "read", "write", "search")
+call("You write titles.", ["A title for this?"])
+call("You keep notes.", ["What is new?"], "list")
+call("You keep notes.", ["What is new?", "Nothing.", "And now?"], "list")
+"""
 
 
 # ── Programs with SDKs ───────────────────────────────────────────────────────────────────────────
@@ -253,13 +266,48 @@ def test_lines_go_to_standard_error_and_end_with_the_summary(
     assert re.search(r"\$0\.\d+ spent", summary)
     assert re.search(r"marker on volatile +1 +[\d,]+ +\$0\.\d+", summary)
     assert summary.count("is 2026-11-16") == 1  # the worst break in full
+    markers, order = lines[-2:]
+    assert re.match(r"Anaphora's markers would have (saved|cost) \$[\d.]+ ", markers)
+    assert re.match(
+        r"Another order of the prompt would have saved \$0\.\d+: [\d,]+ cached tokens in 1 call were",
+        order,
+    )
+
+
+def test_summary_lists_every_conversation_and_the_side_calls(
+    emu: Emulator, run: Run, tmp_path: Path
+) -> None:
+    agent = script(tmp_path, TWO_TALKS)
+    done = run("watch", *upstreams(emu.url, "anthropic"), "--", str(agent))
+    assert done.stderr.count(" · conversation ") == 4  # no call is left out
+    assert "4 calls: 3 in 2 conversations, 1 side call" in done.stderr
+    rows = re.findall(r"^  (\S.*?) +(\d+) +[\d,]+ +\d+% +\$[\d.]+$", done.stderr, re.MULTILINE)
+    assert rows == [
+        ("1 (claude-opus-5-5)", "1"),
+        ("3 (claude-opus-5-5)", "2"),
+        ("side calls (claude-opus-5-5)", "1"),
+    ]
 
 
 def test_exit_code_is_the_commands(emu: Emulator, run: Run, tmp_path: Path) -> None:
     agent = script(tmp_path, "raise SystemExit(3)")
     done = run("watch", "--", str(agent))
     assert done.returncode == 3
-    assert done.stderr == "no calls\n"
+    assert done.stderr.startswith("no calls\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ((), "it takes no base URL from the environment; try `anaphora watch --proxy -- COMMAND`"),
+        (("--proxy",), "called no provider of the catalog, or does not use HTTPS_PROXY"),
+    ],
+)
+def test_run_without_calls_says_why(run: Run, options: tuple[str, ...], advice: str) -> None:
+    done = run("watch", *options, "--", sys.executable, "-c", "")
+    no_calls, why = done.stderr.splitlines()
+    assert no_calls == "no calls"
+    assert advice in why
 
 
 def test_log_file_gets_the_lines_and_only_its_owner_may_read_it(

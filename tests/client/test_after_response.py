@@ -502,7 +502,7 @@ STEPS = {
     "anaphora.client.target.Target.price": "price_failed",
     "anaphora.client.in_flight.cost_of": "price_failed",
     "anaphora.client.oneshot.saved_usd": "price_failed",
-    "anaphora.client.in_flight._shares": "record_failed",
+    "anaphora.client.in_flight.shares_of": "record_failed",
     "anaphora.client.in_flight.InFlight.full_record": "record_failed",
     "anaphora.client.limits.Admission.update": "limits_failed",
     "anaphora.client.limits.Admission.settle": "limits_failed",

@@ -397,6 +397,10 @@ def test_a_loop_that_is_left_early_cancels_what_runs() -> None:
                     break
                 await asyncio.sleep(0)
             assert len(emulated.transport.sent) <= 2
+            # The provider bills the call that was in flight, if one was.
+            progress = mapped.progress
+            assert len(emulated.transport.sent) - 1 <= progress.in_flight <= 1
+            assert (progress.cost_usd > progress.billed_usd) == bool(progress.in_flight)
 
         asyncio.run(main())
 
@@ -489,9 +493,16 @@ def test_progress_has_spend_and_hit_share(emu: Emulator) -> None:
                 QUESTIONS, system=LONG, visibility_delay=0, on_progress=note
             )
         assert [progress.done for progress in seen] == list(range(1, 21))
-        costs = [progress.cost_usd for progress in seen]
+        costs = [progress.billed_usd for progress in seen]
         assert costs == sorted(costs)
-        assert costs[-1] == result.cost_usd
+        assert costs[-1] == seen[-1].cost_usd == result.cost_usd
+        assert result.cost_usd is not None
+        # Calls in flight are about what they cost then: the others read what the first one wrote.
+        assert seen[0].in_flight == 0
+        assert max(progress.in_flight for progress in seen) > 1
+        assert all(progress.cost_usd <= result.cost_usd * 3 / 2 for progress in seen)
+        assert not seen[-1].in_flight
+        assert not seen[-1].in_flight_usd
         assert 0.9 < seen[-1].read_share == result.read_share < 1
 
     asyncio.run(main())

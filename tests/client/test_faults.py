@@ -577,7 +577,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal ahead
         ahead += seconds
 
-    for module in ("attempts", "attempt_failures"):
+    for module in ("attempts", "provider_errors"):
         monkeypatch.setattr(f"anaphora.client.{module}.monotonic", lambda: time.monotonic() + ahead)
     return put_forward
 

@@ -235,6 +235,11 @@ OTHERS: dict[str, tuple[Any, str]] = {
         "tools: must be a list of functions and Tools, or a ToolRegistry, not function; write"
         " tools=[find]",
     ),
+    "messages by name": (
+        lambda c: c.complete(model="claude-sonnet-5-5", messages=[{"role": "user"}], seed=1),
+        "messages: pass it as the first argument: client.complete([{'role': 'user', 'content': …}],"
+        " model='claude-sonnet-5-5', seed=…)",
+    ),
     "the model before the content": (
         lambda c: c.complete("claude-sonnet-5-5", "Hi"),
         "content: the content comes first: client.complete(…, model='claude-sonnet-5-5')",

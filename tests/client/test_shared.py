@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -123,6 +124,47 @@ def test_model_and_content_swapped(claude: pytest.MonkeyPatch, emu: Emulator) ->
     assert not emu.requests()
     for content in ("gpt-5 or claude-5, which?", "claude-opus-5"):
         assert anaphora.complete("claude-sonnet-5-5", content).text
+
+
+MESSAGES = [{"role": "user", "content": "a secret question"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (
+            (),
+            {"model": "claude-sonnet-5-5", "messages": MESSAGES, "max_tokens": 5},
+            "messages: pass it as the second argument: anaphora.complete('claude-sonnet-5-5',"
+            " [{'role': 'user', 'content': …}], max_tokens=…)",
+        ),
+        (
+            ("gpt-5",),
+            {"prompt": "Hi"},
+            "prompt: pass it as the second argument: anaphora.complete('gpt-5', '…')",
+        ),
+        (
+            ("What is this?",),
+            {},
+            "content: is missing; write anaphora.complete('claude-sonnet-5-5', '…')",
+        ),
+        ((), {}, "model: is missing; write anaphora.complete('claude-sonnet-5-5', '…')"),
+        (
+            (MESSAGES, "claude-sonnet-5-5"),
+            {},
+            "model: must be a model's name, not list: the model comes first, as in"
+            " anaphora.complete('claude-sonnet-5-5', …)",
+        ),
+    ],
+)
+def test_arguments_of_other_libraries_get_the_right_call(
+    arguments: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as synchronous:
+        anaphora.complete(*arguments, **options)
+    with pytest.raises(InvalidRequest) as asynchronous:
+        asyncio.run(anaphora.acomplete(*arguments, **options))
+    assert str(synchronous.value) == str(asynchronous.value) == message
 
 
 def test_calls_share_what_was_learned(claude: pytest.MonkeyPatch, emu: Emulator) -> None:

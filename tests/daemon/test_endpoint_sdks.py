@@ -112,6 +112,25 @@ def test_tool_results_for_models_that_sign_their_calls(wire: str, sdks: dict[str
     assert answer.text == "It is sunny in Paris."
 
 
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
+)
+def test_forced_choice_of_a_model_that_refuses_it(
+    daemon: TestedDaemon, emu: Emulator, choice: Any
+) -> None:
+    """As smolagents and LangChain ask on OpenAI's wire; the model is one of Anthropic's."""
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    messages: list[Any] = [{"role": "user", "content": "Weather in Paris?"}]
+    with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token()) as client:
+        answer = client.chat.completions.with_raw_response.create(
+            model="claude-sonnet-5-5", messages=messages, tools=[tool], tool_choice=choice
+        )
+    called: Any = answer.parse().choices[0].message.tool_calls
+    assert [each.function.name for each in called] == ["get_weather"]
+    assert "tool_choice_asked" in str(answer.headers)
+    assert emu.requests()[0]["status"] == 200
+
+
 def test_json_without_a_schema(tmp_path: Path) -> None:
     """All wires but Anthropic's can ask for it."""
     ask: Any = [

@@ -112,7 +112,7 @@ def test_an_absent_field_grants_nothing() -> None:
         (
             "a: {llm: {allow: [anything]}}",
             "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp, background,"
-            " stored_responses, stored_prompts, service_tiers, betas: [...], fields: [...]",
+            " stored_responses, stored_prompts, service_tiers, embeddings, betas: [...], fields: [...]",
         ),
         ("a: {llm: {allow: [{beta: [x]}]}}", "a.llm.allow[0]: unknown field 'beta'; did you mean"),
         ("a: {llm: {keep_warm: {usd_a_day: 1}}}", "a.llm.keep_warm: unknown field 'usd_a_day'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -130,6 +131,32 @@ def test_grants_by_example() -> None:
         grants = Grants.from_text(example, config=config)
         apps |= set(grants.apps)
     assert apps >= {"summaries", "chat", "claude-code", "triage", "web", "mobile", "evaluation"}
+
+
+def test_the_commands_of_the_page_of_grants(tmp_path: Path) -> None:
+    """Each prints the grant that the page shows, and a script that sets the environment."""
+    shell = Shell(tmp_path, "")
+    shell.environment["ANAPHORA_HOME"] = str(tmp_path / "llm")
+    shell.run("anaphora init llm")
+    (tmp_path / "llm" / "llm.yaml").write_text(PROVIDERS)
+    shown = {
+        app: grant
+        for example in blocks("grants.md", "yaml")
+        for app, grant in yaml.safe_load(example).items()
+    }
+    claude, others = blocks("grants.md", "text")
+    written, sourced = commands(claude)
+    shell.run(written)
+    assert shell.run(f"{sourced}; echo $ANTHROPIC_BASE_URL") == "http://127.0.0.1:7707\n"
+    grants = yaml.safe_load((tmp_path / "llm" / "extensions.yaml").read_text())
+    assert grants["claude-code"] == shown["claude-code"]
+    assert "claude-code may make calls" in shell.run("anaphora grants check claude-code")
+    for command in commands(others):
+        printed = shell.run(command)
+        if " --for codex" in command:
+            assert yaml.safe_load(printed.partition("\n\n")[0])["codex"] == shown["codex"]
+        if command.endswith("--json"):
+            assert json.loads(printed)["grant"]["chain"]["llm"]["allow"] == ["embeddings"]
 
 
 def test_the_home_of_a_moved_proxy(tmp_path: Path) -> None:

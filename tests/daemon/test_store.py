@@ -29,7 +29,15 @@ from support.ledgers import (
 
 from anaphora.daemon.endpoints.kept import KeptObjects
 from anaphora.daemon.money.ledger import Ledger
-from anaphora.daemon.store import HandleKind, HandleRow, SpendRow, TokenRow, tables
+from anaphora.daemon.store import (
+    EntryQuery,
+    HandleKind,
+    HandleRow,
+    SpendQuery,
+    SpendRow,
+    TokenRow,
+    tables,
+)
 from anaphora.daemon.store.reading import day_of
 from anaphora.daemon.store.schema import SCHEMA_VERSION
 from anaphora.daemon.store.sqlite import SqliteStore
@@ -222,12 +230,71 @@ async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
         assert [(row.day, row.model, row.billed) for row in await store.spend(["day", "model"])] == [
             ("2027-01-15", "haiku", 100), ("2027-01-15", "sonnet", 500), ("2027-01-16", "haiku", 40),
         ]  # fmt: skip
-        assert [row.billed for row in await store.spend([], since="2027-01-16")] == [40]
-        assert [row.billed for row in await store.spend([], until="2027-01-15")] == [600]
-        assert [row.billed for row in await store.spend([], app="blog")] == [40]
-        assert await store.spend([], app="unknown") == []
-        with pytest.raises(InvalidRequest, match="'apps' is none of app, provider, model"):
+        assert [row.billed for row in await store.spend([], SpendQuery(since="2027-01-16"))] == [40]
+        assert [row.billed for row in await store.spend([], SpendQuery(until="2027-01-15"))] == [
+            600
+        ]
+        assert [row.billed for row in await store.spend([], SpendQuery(app="blog"))] == [40]
+        assert await store.spend([], SpendQuery(app="unknown")) == []
+        with pytest.raises(InvalidRequest, match="'apps' is none of group, app, provider, model"):
             await store.spend(["apps"])
+
+
+@in_event_loop
+async def test_calls_stay_in_the_group_that_their_app_had(place: StorePlace) -> None:
+    """Also those of the day on which it changed, their labels, corrections and holds."""
+    clock = Clock()
+    async with opened(place, clock) as ledger:
+        store = ledger.store
+
+        async def sums(*by: str, **of: str) -> dict[tuple[str, ...], int]:
+            rows = await store.spend(by, SpendQuery(**of))
+            return {tuple(getattr(row, name) for name in by): row.billed for row in rows}
+
+        await spend(ledger, "shop", "haiku", 100, rules=60)
+        clock.now += DAY
+        await spend(ledger, "shop", "haiku", 10, rules=6)
+        running = await ledger.hold(
+            an_app("shop"), provider="p", model="haiku", request_id="open", bound=7
+        )
+        clock.now += 60
+        store.note_groups({"shop": "sales", "blog": "press"}, clock.now)
+        store.note_groups({"shop": "sales", "blog": "press"}, clock.now + 1)  # nothing new
+        clock.now += 60
+        await spend(ledger, "shop", "haiku", 20, rules=12)
+        await spend(ledger, "blog", "haiku", 3)
+        assert await store.held(SpendQuery(group="")) == 7
+        assert await store.held(SpendQuery(group="sales")) == 0
+        clock.now += DAY
+        await spend(ledger, "shop", "haiku", 30)
+        store.note_groups({"shop": "press"}, clock.now + 30)
+        clock.now += 60
+        await spend(ledger, "shop", "haiku", 40, rules=24)
+        await running.settle(5, "billed", usage=Usage(uncached=1))
+        [entry] = [one for one in await store.entries(EntryQuery()) if one.billed == 20]
+        await store.correct(entry.id, 25, "the invoice says so")
+
+        assert await sums("group") == {("",): 115, ("press",): 43, ("sales",): 55}
+        assert await sums("group", "app") == {
+            ("", "shop"): 115, ("press", "blog"): 3, ("press", "shop"): 40, ("sales", "shop"): 55,
+        }  # fmt: skip
+        assert await sums("label", group="sales") == {("",): 40, ("rules",): 15}
+        assert await sums("label", group="press") == {("",): 19, ("rules",): 24}
+        assert await sums("group", "label", app="shop") == {
+            ("", ""): 49, ("", "rules"): 66, ("press", ""): 16, ("press", "rules"): 24,
+            ("sales", ""): 40, ("sales", "rules"): 15,
+        }  # fmt: skip
+        assert await sums("day", group="sales") == {("2027-01-16",): 25, ("2027-01-17",): 30}
+        assert await sums(group="unknown") == {}
+        hours = await store.spend_by_hour("2027-01-16")
+        assert {start - NOON - DAY: row.billed for start, row in hours.items()} == {0: 43}
+        hours = await store.spend_by_hour("2027-01-16", SpendQuery(group="sales"))
+        assert [(row.calls, row.billed, row.corrected) for row in hours.values()] == [(1, 25, 5)]
+        assert len(rows(place, "SELECT * FROM app_groups")) == 3
+        whole = await sums("app", "model", "label", "day")
+        by_group = await store.spend(["group", "app", "model", "label", "day"])
+        assert sum(whole.values()) == sum(row.billed for row in by_group) == 213
+    assert not [one for one in problems_of(place) if "differ" in one]
 
 
 @in_event_loop

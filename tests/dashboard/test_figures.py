@@ -21,6 +21,7 @@ from anaphora.dashboard.figures import (
     percent,
     plain_name,
     seconds,
+    short_id,
     spent,
     tokens,
     usd,
@@ -161,3 +162,22 @@ def test_names_are_text_of_their_own_direction_and_cut_visibly(text: str) -> Non
 def test_names_without_an_element_change_no_direction() -> None:
     assert plain_name("a\u202eb") == "a\ufffdb"
     assert plain_name("y" * 100) == "y" * 80 + "… (100 characters)"
+
+
+@each_row(
+    ("id", "is_short"),
+    [
+        ("req_8738ddcdd13e70e6870eb509", True),
+        ("019a957e7c9c4f3a8b0f00000001.0001", True),
+        ("8f14e45f-ceea-467f-9f0e-2b1a3c4d5e6f", True),
+        ("tok_fac66bfcf11b", False),
+        ("support-ticket-of-november", False),
+        ("<script>", False),
+    ],
+)
+def test_long_hexadecimal_ids_are_short_and_whole_under_the_pointer(
+    id: str, is_short: bool
+) -> None:
+    shown = str(htpy.fragment[short_id(id)])
+    assert shown == (f'<bdi class="id" title="{id}">{id}</bdi>' if is_short else shown)
+    assert ("title=" in shown) == is_short

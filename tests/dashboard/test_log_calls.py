@@ -99,7 +99,7 @@ def test_sums_are_those_of_the_rows(
 ) -> None:
     overview = source.overview(view)
     assert overview.total == direct(calls, view)
-    steps = steps_of(view)
+    steps = steps_of(view, min(call.at for call in calls))
     for number, point in enumerate(overview.points):
         start = steps.start + number * steps.seconds
         part = View(

@@ -15,6 +15,7 @@ from anaphora.dashboard.view import RANGE_SECONDS, query_of, steps_of, view_from
 from anaphora.errors import InvalidRequest
 
 NOW = 1_794_837_600.0  # 2026-11-16 14:00 UTC
+DAY = 86_400.0
 
 names = st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 times = st.datetimes(
@@ -103,3 +104,21 @@ def test_charts_have_at_most_a_hundred_steps(length: float, seconds: float, coun
 def test_steps_are_whole_multiples() -> None:
     steps = steps_of(View(since=1_000_030.0, until=1_003_630.0))
     assert (steps.start, steps.seconds, steps.count) == (1_000_020.0, 60, 61)
+
+
+def test_charts_of_a_first_day_have_its_hours() -> None:
+    """Also of a week and a month, in which there were no calls before; later ones begin with the
+    first call. The hours and the quarters of a shorter range stay."""
+    month = view_from_query({"range": "month"}, NOW)
+    whole = steps_of(month)
+    assert whole.seconds > 3_600
+    for first in (NOW, NOW - 60, NOW - DAY):
+        steps = steps_of(month, first)
+        assert steps.seconds == 3_600
+        assert steps.count in (24, 25)
+        assert steps.start <= first <= steps.start + steps.count * 3_600
+    three_days = steps_of(month, NOW - 3 * DAY)
+    assert (three_days.seconds, three_days.count) in ((3_600, 72), (3_600, 73))
+    assert steps_of(month, month.since - 1) == whole
+    day = view_from_query({"range": "day"}, NOW)
+    assert steps_of(day, NOW - 60) == steps_of(day)

@@ -407,3 +407,46 @@ def test_concurrent_requests(emu: Emulator) -> None:
             return await asyncio.gather(*(one(number) for number in range(16)))
 
     assert len(set(asyncio.run(all_of_them()))) == 16
+
+
+def test_embeddings_depend_on_the_text(emu: Emulator, client: openai.OpenAI) -> None:
+    made = client.embeddings.create(model="text-embedding-3-small", input=["one", "two", "one"])
+    first, second, third = (one.embedding for one in made.data)
+    assert first == third != second
+    assert len(first) == 1536
+    assert abs(sum(value * value for value in first) - 1) < 1e-6
+    assert made.usage.prompt_tokens == made.usage.total_tokens > 0
+    plain = client.embeddings.create(
+        model="text-embedding-3-small", input="one", encoding_format="float"
+    )
+    assert plain.data[0].embedding == pytest.approx(first, abs=1e-6)
+    large = client.embeddings.create(
+        model="text-embedding-3-large", input=[[1, 2, 3]], dimensions=64
+    )
+    assert len(large.data[0].embedding) == 64
+    assert large.usage.prompt_tokens == 3
+    assert emu.requests()[0]["operation"] == "embed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": [""]}, "input"),
+        ({"input": ["x"] * 2049}, "too long"),
+        ({"dimensions": 1537}, "dimensions must be between"),
+        ({"model": "text-embedding-ada-002", "dimensions": 8}, "does not support"),
+        ({"encoding_format": "int8"}, "Supported values"),
+    ],
+)
+def test_embeddings_that_are_rejected(
+    fields: dict[str, Any], reason: str, client: openai.OpenAI
+) -> None:
+    asked: Any = {"model": "text-embedding-3-small", "input": "one", **fields}
+    with pytest.raises(openai.BadRequestError, match=reason):
+        client.embeddings.create(**asked)
+
+
+def test_embeddings_of_a_chat_model_are_forbidden(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.PermissionDeniedError, match="not allowed"):
+        client.embeddings.create(model=MODEL, input="one")

@@ -10,7 +10,6 @@ import gzip
 import json
 import logging
 import os
-import struct
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ import httpx
 import httpx2
 import openai
 import pytest
+from support.bedrock_server import frame
 from support.observed import (
     GUIDE,
     KEY,
@@ -511,16 +511,6 @@ def test_signed_requests_are_observed_and_never_changed(url: str, provider: str)
     assert [(call.placed, call.provider, call.turn) for call in calls] == [
         (False, provider, turn) for turn in (1, 2, 3)
     ]
-
-
-def frame(payload: bytes) -> bytes:
-    """One event of AWS's binary stream."""
-    name, value = b":event-type", b"chunk"
-    headers = bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
-    size = 12 + len(headers) + len(payload) + 4
-    prelude = struct.pack(">II", size, len(headers))
-    head = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
-    return head + struct.pack(">I", zlib.crc32(head))
 
 
 @pytest.mark.parametrize("lacks, judged", [(0, True), (1, True), (2, False)])

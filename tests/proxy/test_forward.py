@@ -122,6 +122,30 @@ def test_a_call_to_a_provider_is_relayed_and_seen(provider: Emulator) -> None:
     assert seen.reports == []
 
 
+def test_many_tunnels_at_once(provider: Emulator) -> None:
+    """A program may make more calls at once than a server takes from a stranger."""
+    seen, count = Seen(), 48
+
+    async def ask(url: str, trusted: str) -> list[int]:
+        context = ssl.create_default_context(cafile=trusted)
+        limits = httpx.Limits(max_connections=count)
+        async with httpx.AsyncClient(
+            proxy=url, verify=context, timeout=PATIENCE, limits=limits
+        ) as client:
+            headers = {"authorization": f"Bearer {KEY}"}
+            calls = (
+                client.get("https://api.openai.com/v1/models", headers=headers)
+                for _ in range(count)
+            )
+            return [one.status_code for one in await asyncio.gather(*calls)]
+
+    with forwarding_proxy(provider, seen) as (proxy, authority):
+        trusted = authority.environment["SSL_CERT_FILE"]
+        assert asyncio.run(ask(proxy.forward_url, trusted)) == [200] * count
+        assert proxy.settle(PATIENCE)
+    assert len(seen.calls) == count
+
+
 def test_the_host_of_a_base_url_is_opened_and_called_itself(provider: Emulator) -> None:
     seen = Seen()
     gateway = {"anthropic": "https://gateway.invalid/anthropic"}
@@ -344,8 +368,28 @@ def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
     folder = str(tmp_path / "recordings")
     assert "2 exchanges recorded" in run("record", "--dir", folder, *upstream)
     assert "2 exchanges replayed" in run("replay", "--dir", folder, "--proxy")
-    # Nothing is left of the certificates and sockets.
+    # Nothing is left of the certificates.
     assert [file.name for file in tmp_path.iterdir()] == ["recordings"]
+
+
+def test_program_that_takes_no_base_url_is_reached_without_the_option(
+    provider: Emulator, tmp_path: Path
+) -> None:
+    program = tmp_path / "pi"
+    program.write_text(f"#!{sys.executable}\n{SDK}")
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "anaphora", "watch", "--upstream", f"anthropic={provider.url}"]
+    done = subprocess.run(
+        [*command, "--", str(program), "-p"],
+        env={**os.environ, "ANTHROPIC_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert "pi takes no base URL, so it is reached by HTTPS_PROXY" in done.stderr
+    assert "2 calls: 2 in " in done.stderr
 
 
 def test_proxy_needs_a_command() -> None:

@@ -17,7 +17,8 @@ import pytest
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io, NoFixture
 from anaphora.replay import Fixture, FixtureStore, Player
 from anaphora.replay.keys import ReplayRequest
-from anaphora.replay.player import Mode, Recording
+from anaphora.replay.player import Mode
+from anaphora.replay.recording import Recording
 
 KEY = "sk-ant-api03-canary-9aF3xLq8ZtP2"
 

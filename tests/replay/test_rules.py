@@ -103,7 +103,7 @@ def test_shipped_rules_cover_another_day_and_directory(texts: tuple[str, ...]) -
 def test_every_shipped_rule_names_its_program() -> None:
     for rule in shipped_rules():
         assert rule.program
-        assert re.fullmatch(r"\.?<[a-z ]+>", rule.placeholder)
+        assert re.fullmatch(r"(?:\{\{[a-z_]+\}\})?", rule.placeholder)
 
 
 def test_value_is_replaced_everywhere() -> None:
@@ -130,8 +130,8 @@ def test_only_the_first_values_are_replaced_everywhere() -> None:
     lines = [f"Working directory: /work/{number:05}" for number in range(20_000)]
     value, found = MatchRules().apply(["\n".join(lines), "/work/00000 and /work/19999"])
     assert list(found) == [f"/work/{number:05}" for number in range(16)]
-    assert value[1] == "<directory> and /work/19999"
-    assert value[0].count("<directory>") == len(lines)
+    assert value[1] == "{{cwd}} and /work/19999"
+    assert value[0].count("{{cwd}}") == len(lines)
 
 
 def test_whole_match_is_replaced_without_a_group() -> None:
@@ -256,7 +256,7 @@ def test_optional_group_that_matches_nothing_stays() -> None:
 
 def test_shipped_rules_need_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
-    assert MatchRules().apply("<cwd>/work</cwd>")[0] == "<cwd><directory></cwd>"
+    assert MatchRules().apply("<cwd>/work</cwd>")[0] == "<cwd>{{cwd}}</cwd>"
     with pytest.raises(MissingExtra, match=r"need google-re2; install it with: pip install"):
         ReplaySettings.decode("[[redact]]\npattern = 'acme'")
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from .browser import HEIGHT, WIDTH, Tab
 
 #: Widths of a large screen and a telephone.
-WIDTHS = (2_560, 380)
+WIDTHS = (2_560, 360)
 #: Pixels of the smallest text, and of text in a chart, which is scaled with it.
 SMALLEST_TEXT, SMALLEST_CHART_TEXT = 11, 9
 
@@ -37,6 +37,10 @@ _LAYOUT = """([smallest, smallestInChart]) => {
                 found.push(`  ${name(element)} ends at ${Math.round(right)} px`);
         }
     }
+    if (root.clientWidth < 640)
+        for (const area of document.querySelectorAll('.scroll'))
+            if (area.checkVisibility() && area.scrollWidth > area.clientWidth + 1)
+                found.push(`the table "${area.getAttribute('aria-label')}" scrolls sideways`);
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     const seen = new Set();
     while (walker.nextNode()) {

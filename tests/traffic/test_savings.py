@@ -151,7 +151,8 @@ def test_program_with_markers_of_its_own(emu: Emulator) -> None:
     result = judge.savings.result()
     assert near(result.simulated.cost_usd, result.billed.cost_usd)
     assert near(result.with_markers.cost_usd, result.simulated.cost_usd)
-    assert str(result).startswith("Anaphora's markers do not make the same 4 calls cheaper: $")
+    assert "for the same 4 calls (both simulated; billed: $" in str(result)
+    assert "--place" not in str(result)
 
 
 @pytest.mark.parametrize("billed", [2_000, 20_000])
@@ -232,29 +233,36 @@ def test_failed_comparison_loses_no_verdict(emu: Emulator, monkeypatch: pytest.M
             0,
             "0.2",
             "0.05",
-            "With Anaphora's markers the same 3 calls would have cost $0.0500 instead of $0.2000: 75% less"
-            " (both simulated; billed: $0.1900). --place places them.",
+            "Anaphora's markers would have saved $0.1500 (75%): $0.0500 instead of $0.2000 for the same"
+            " 3 calls (both simulated; billed: $0.1900). --place places them.",
         ),
         (
             0,
             "0.2",
             "0.2",
-            "Anaphora's markers do not make the same 3 calls cheaper: $0.2000 with them, $0.2000 without"
-            " (both simulated; billed: $0.1900).",
+            "Anaphora's markers would have saved $0 (0%): $0.2000 instead of $0.2000 for the same 3"
+            " calls (both simulated; billed: $0.1900).",
         ),
         (
             0,
             "0.2",
             "0.199",
-            "Anaphora's markers hardly make the same 3 calls cheaper: $0.1990 with them, $0.2000 without"
-            " (both simulated; billed: $0.1900).",
+            "Anaphora's markers would have saved $0.0010 (0%): $0.1990 instead of $0.2000 for the same 3"
+            " calls (both simulated; billed: $0.1900).",
+        ),
+        (
+            0,
+            "0.2",
+            "0.22",
+            "Anaphora's markers would have cost $0.0200 more (10%): $0.2200 instead of $0.2000 for the"
+            " same 3 calls (both simulated; billed: $0.1900).",
         ),
         (
             3,
             "0.2",
             "0.05",
-            "Without Anaphora's markers the same 3 calls would have cost $0.2000, with them $0.0500: 75%"
-            " less (both simulated; billed: $0.1900).",
+            "Anaphora's markers saved $0.1500 (75%): $0.0500 instead of $0.2000 for the same 3 calls"
+            " (both simulated; billed: $0.1900).",
         ),
     ],
 )

@@ -296,6 +296,61 @@ def test_side_call_is_found_out_by_a_later_call() -> None:
     assert summary.share_read == summary.judged.read / summary.judged.input
 
 
+def test_conversation_with_most_tools_is_no_side_call_of_its_helpers() -> None:
+    """A program asks once, and its helper, which has fewer tools, calls twice."""
+    relay, place = Relay(), PLACES["anthropic"]
+    helper = {**spec(), "system": ["Extract memories."], "tools": spec()["tools"][1:2]}
+    helper["messages"] = [("user", ["Remember what was said."])]
+    title = {**spec(), "system": ["Write a title."], "tools": [], "messages": [("user", ["Hi"])]}
+    prompts = (title, spec(), helper, grown(helper))
+    calls = [relay.send("anthropic", place, body(place, prompt)) for prompt in prompts]
+    assert [call.side_call for call in calls] == [True, False, False, False]
+    summary = relay.judge.summary()
+    assert (summary.conversations, summary.side_calls.calls, summary.judged.calls) == (2, 1, 3)
+    assert [(one.conversation, one.side_calls, one.sums.calls) for one in summary.groups] == [
+        (2, False, 1),
+        (3, False, 2),
+        (0, True, 1),
+    ]
+    relay.send("anthropic", place, body(place, grown(spec())))
+    assert [call.side_call for call in calls] == [True, False, False, False]
+
+
+def test_side_call_with_tools_is_found_out_by_a_longer_conversation_with_more() -> None:
+    relay, place = Relay(), PLACES["anthropic"]
+    search = {**spec(), "system": ["Search."], "tools": spec()["tools"][1:2]}
+    search["messages"] = [("user", ["The weather"])]
+    chat = {**spec(), "system": ["Talk."], "tools": [], "messages": [("user", ["Hello?"])]}
+    prompts = (search, chat, grown(chat))
+    calls = [relay.send("anthropic", place, body(place, prompt)) for prompt in prompts]
+    assert not calls[0].side_call
+    for prompt in (spec(), grown(spec())):
+        relay.send("anthropic", place, body(place, prompt))
+    assert calls[0].side_call
+
+
+def test_losses_by_the_order_of_the_prompt_are_summed() -> None:
+    """A clock in front of the prompt breaks it; a tool that is added does as well, and no order
+    of the prompt avoids that."""
+    relay, place = Relay(), PLACES["anthropic"]
+    prompt = spec()
+    for minute in range(3):
+        timed = {**prompt, "system": [f"It is 09:4{minute}.", *prompt["system"]]}
+        relay.send("anthropic", place, body(place, timed))
+        prompt = grown(prompt)
+    summary = relay.judge.summary()
+    assert (summary.by_order.calls, summary.by_order.tokens) == (2, summary.lost)
+    assert summary.by_order.cost_usd == summary.lost_usd
+    assert "cached tokens in 2 calls were behind text that changed or moved" in str(
+        summary.order_sentence
+    )
+    fewer = {**timed, "tools": prompt["tools"][:1]}
+    relay.send("anthropic", place, body(place, fewer))
+    later = relay.judge.summary()
+    assert later.lost > summary.lost
+    assert later.by_order == summary.by_order
+
+
 @pytest.mark.parametrize("share", ["whole", "beginning"])
 def test_parallel_calls_are_not_blamed_on_the_provider(share: str) -> None:
     """Calls of one moment, of which the last that was sent ends first: none can read its write."""

@@ -183,6 +183,7 @@ def row_of_record(
         at=round(record.at, 6),
         epoch=epoch,
         app=_known_label(call.app) or app,
+        group=_known_label(call.group),
         node=node,
         adapter=call.adapter,
         call_id=word(call.call_id) if call.call_id else "",

@@ -108,6 +108,8 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     """One call, without its prompt and its response."""
 
     app: str = ""
+    group: str = ""
+    """That the app had at the time; empty: none."""
     node: str = ""
     adapter: str = "client"
     """The `adapter_id`; `client` for calls of a client, `proxy` for calls that were relayed."""

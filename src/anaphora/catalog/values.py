@@ -54,6 +54,7 @@ class Figure(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True
 Feature: TypeAlias = Literal[
     "sampling",
     "forced_tools",
+    "forced_tools_while_thinking",
     "disabled_thinking",
     "budgeted_thinking",
     "assistant_documents",
@@ -64,10 +65,10 @@ Feature: TypeAlias = Literal[
     "unbound_thinking",
 ]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
-top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
-documents in assistant messages; citations on user text; temperature or top_p other than their
-default 1; stop sequences; tool calls of the current turn without the signature they came with;
-signed thinking behind another prompt than the one it was written for."""
+top_k; tool choice any or a named tool, always or while thinking is on; thinking turned off;
+thinking with a token budget; documents in assistant messages; citations on user text; temperature
+or top_p other than their default 1; stop sequences; tool calls of the current turn without the
+signature they came with; signed thinking behind another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
     "images",

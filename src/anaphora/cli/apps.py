@@ -16,7 +16,7 @@ from anaphora.redaction import hides_arguments
 
 from .common import CommandGroup, print_json, read_stdin, report_problems
 from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
-from .parameters import Time
+from .parameters import AppProgramName, Time
 from .terminal import Line, print_report, table
 
 DAY_HOURS = 24
@@ -34,11 +34,47 @@ def command() -> None:
 
 @command.command()
 @click.argument("app")
+@click.option(
+    "--for",
+    "program",
+    type=AppProgramName(),
+    help="Also print the grant that this program needs and the environment to start it with:"
+    " claude-code, codex, gemini-cli, opencode, qwen-code, aider or langchain.",
+)
+@click.option(
+    "--write",
+    is_flag=True,
+    help="With --for: add the grant to extensions.yaml, unless APP has one.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="With --for: the daemon's address; by default that of its llm.yaml.",
+)
 @home_option
 @json_option
-def add(app: str, home: Path, as_json: bool) -> None:
-    """Create the first token of APP and print it. It is shown only once."""
-    result = call_admin(open_home(home), "admin.apps.add", {"app": app})
+def add(
+    app: str, program: str | None, write: bool, url: str | None, home: Path, as_json: bool
+) -> None:
+    """Create the first token of APP and print it. It is shown only once.
+
+    With --for PROGRAM, the output has two parts: the grant, for extensions.yaml, and the variables
+    and the command that start the program. With --write the grant goes into the file, so the rest
+    is a shell script:
+
+    \b
+      anaphora apps add me --for claude-code --write > claude.env
+      . ./claude.env && claude
+    """
+    opened = open_home(home)
+    if program is not None:
+        from .app_setup import add_program
+
+        add_program(opened, app, program, url=url, write=write, as_json=as_json)
+        return
+    if write or url is not None:
+        raise click.UsageError("--write and --url go with --for.")
+    result = call_admin(opened, "admin.apps.add", {"app": app})
     print_new_token(result, as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
 

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from anaphora import AsyncClient, Response, RunResult, errors
 from anaphora.client.choice import UnknownModelWarning, unknown_model
+from anaphora.client.config.environment import remembers
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
 from anaphora.client.session.run import Run, declined
@@ -192,7 +193,10 @@ class AskChat:
             self._printer.note(f"waiting {seconds:.1f} s for the provider's rate limit")
 
         choice, content, output = self._choice, self._content or None, self._output
-        async with AsyncClient(choice.providers, choice.routes, on_wait=on_wait) as client:
+        remember = remembers(default=True) and not self._config.emulated
+        async with AsyncClient(
+            choice.providers, choice.routes, on_wait=on_wait, remember=remember
+        ) as client:
             session = self._session(client)
             if self._registry is not None:
                 run = session.run(content, output=output, max_turns=self._options.max_turns)

@@ -21,12 +21,11 @@ from typing import Self
 import msgspec
 
 from anaphora import Response
+from anaphora.client.config.folders import user_folder
 from anaphora.client.session import Session
 from anaphora.errors import InvalidRequest, Io, Parse
 from anaphora.prompt import Params
 from anaphora.values import Message, Reply, StopReason, Usage, Value, from_json, to_json
-
-from .common import user_folder
 
 _SUFFIX = ".jsonl"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
@@ -50,6 +49,7 @@ COMMANDS = {
     "rpc": "Send JSON-RPC messages to a running daemon.",
     "rules": "Print a model's cache rules, or check them against bills.",
     "secrets": "Store the keys of providers in the daemon's home folder.",
+    "seen": "Show or clear the index of prompt beginnings that were sent before.",
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "spend": "Show what apps have spent, by app, model, block label and day.",
@@ -217,19 +217,6 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
-
-
-def user_folder(variable: str, default: str) -> Path:
-    """A folder of the XDG base directory specification, which ignores relative paths."""
-    from anaphora.errors import InvalidConfig
-
-    path = Path(os.environ.get(variable, ""))
-    if not path.is_absolute():
-        try:
-            path = Path.home() / default
-        except RuntimeError:  # a user without an entry in the system's list
-            raise InvalidConfig(f"no home folder is known; set HOME or {variable}") from None
-    return path / "anaphora"
 
 
 def read_text(file: Path) -> str:

@@ -41,6 +41,7 @@ from .log_files import (
     unrecognised,
 )
 from .parameters import Time, log_format_option, request_options
+from .session_files import NEWEST, found_sessions
 from .terminal import RESULT_COLOURS, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
@@ -53,6 +54,8 @@ class _LoggedCall(NamedTuple):
     session: tuple[str, str]
     like: str | None
     """The place of an earlier call of another conversation that it begins like."""
+    tools: int
+    """The bytes of its tools."""
 
 
 @click.command()
@@ -65,6 +68,12 @@ class _LoggedCall(NamedTuple):
     help="Time between two requests, if none are recorded: 30s, 5m, or a number of seconds.",
 )
 @log_format_option
+@click.option(
+    "--newest",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Without FILES: explain the newest N session files.  [default: {NEWEST}]",
+)
 @click.option("--all", "everything", is_flag=True, help="Also show every hit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
@@ -72,6 +81,7 @@ def command(
     example: bool,
     gap: float | None,
     format_: LogFormat | None,
+    newest: int | None,
     everything: bool,
     as_json: bool,
     **request: Any,
@@ -84,6 +94,9 @@ def command(
     call is compared with the one before it: the cause, the first bytes that differ, the cost. An
     answer that several sessions contain counts once.
 
+    Without FILES, the newest sessions of these programs on this machine are explained; how many
+    there are of each is printed.
+
     A cause is named if the requests, the clock or the provider's rules prove it. "Unknown" means
     that less was read than had been cached, and the file does not show why; `anaphora watch`
     compares the requests themselves. A compaction, an edited history and a resumed session are
@@ -93,8 +106,13 @@ def command(
     broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
     (name it with --provider).
     """
-    files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
     explainer = _Explainer(RequestDefaults(**request))
+    if newest is not None and (files or example):
+        raise click.UsageError("--newest goes without FILES and --example")
+    if files or example:
+        files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
+    else:
+        files = found_sessions(newest, explainer.problems)
     calls = tuple(explainer.calls(files, format_, gap))
     problems, notices = (
         tuple(str(problem) for problem in explainer.problems if problem.kind in kinds)
@@ -224,7 +242,7 @@ class _Explainer:
             other = earlier is not None and not earlier.continues and before is not None
             like = earlier.call.place if earlier is not None and other else None
             session = request.hints.conversation, request.hints.user
-            yield _LoggedCall(explained, session, like)
+            yield _LoggedCall(explained, session, like, request.tool_bytes)
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
@@ -246,16 +264,23 @@ class _Explainer:
 
 
 def _with_side_calls(logged: Iterable[_LoggedCall]) -> Iterator[ExplainedCall]:
-    """The calls in order. In a session with a longer conversation, a single call whose prefix no
-    other call shares is a side call."""
+    """The calls in order. In a session with a longer conversation that has as many tools, a single
+    call whose prefix no other call shares is a side call."""
     calls = list(logged)
     lengths = Counter(one.explained.conversation for one in calls)
     shared = {one.like for one in calls}
-    longer = {one.session for one in calls if lengths[one.explained.conversation] > 1}
+    most_tools: dict[tuple[str, str], int] = {}
+    for one in calls:
+        if lengths[one.explained.conversation] > 1:
+            most_tools[one.session] = max(one.tools, most_tools.get(one.session, 0))
     for one in calls:
         call = one.explained
         alone = lengths[call.conversation] == 1 and call.place not in shared
-        if alone and call.verdict.result == "first" and one.session in longer:
+        if (
+            alone
+            and call.verdict.result == "first"
+            and one.tools <= most_tools.get(one.session, -1)
+        ):
             verdict = as_side_call(call.verdict)
             call = replace(call, verdict=verdict, sentence=str(verdict))
         yield call

@@ -181,6 +181,8 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     longest = "the model's longest"
     if result["max_tokens"] is not None:
         longest = f"up to {result['max_tokens']:,} tokens"
+        if result["over_max_tokens"] == "clamp":
+            longest += " (higher limits are lowered)"
     yield "answer", f"{longest}, {result['n']} at a time"
     yield (
         "rate",

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import click
 import msgspec
 
 from anaphora.catalog import Effort
 from anaphora.client.client import AsyncClient
+from anaphora.client.config.environment import remembers
 from anaphora.client.config.resolve import resolve_each
 from anaphora.client.fan_out import (
     FanOut,
@@ -220,9 +221,10 @@ def _defaults(options: _Options, config: AskConfig) -> LineDefaults:
 
 def _client(config: AskConfig) -> AsyncClient:
     """All providers that have a key."""
+    remember = remembers(default=True) and not config.emulated
     if config.environment is not None:
         config.environment.require_any()
-        return AsyncClient.of_environment(config.environment)
+        return AsyncClient.of_environment(config.environment, remember=remember)
     providers, problems = {}, list[MissingSecret]()
     for one, missing in resolve_each(config.client, environ=config.environ):
         if missing is None:
@@ -236,7 +238,7 @@ def _client(config: AskConfig) -> AsyncClient:
         for name, hops in config.client.routes.items()
         if all(hop.provider in providers for hop in hops)
     }
-    return AsyncClient(providers, routes)
+    return AsyncClient(providers, routes, remember=remember)
 
 
 def _prepare(
@@ -281,12 +283,10 @@ async def _run(client: AsyncClient, fan_out: FanOut[Any]) -> FanOutResult[Any]:
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _ShowProgress(Protocol):
-    def __call__(self, progress: FanOutProgress, /) -> None: ...
-
-
 @contextlib.contextmanager
-def _shown_progress(options: _Options, total: int) -> Iterator[_ShowProgress | None]:
+def _shown_progress(
+    options: _Options, total: int
+) -> Iterator[Callable[[FanOutProgress], None] | None]:
     """A bar on standard error, if that is a terminal."""
     if options.quiet or not sys.stderr.isatty():
         yield None
@@ -306,7 +306,11 @@ def _shown_progress(options: _Options, total: int) -> Iterator[_ShowProgress | N
 
 
 def _figures(progress: FanOutProgress) -> str:
-    parts = [format_usd(progress.cost_usd), f"{progress.read_share:.0%} read from the cache"]
+    cost = format_usd(progress.cost_usd)
+    if progress.in_flight:
+        calls, about = counted(progress.in_flight, "call"), format_usd(progress.in_flight_usd)
+        cost += f" (about {about} of it for {calls} in flight)"
+    parts = [cost, f"{progress.read_share:.0%} read from the cache"]
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")
     if progress.unpriced:

@@ -78,6 +78,17 @@ class ProviderName(_KnownName):
         return dict.fromkeys(catalog.shipped().providers, "")
 
 
+class AppProgramName(_KnownName):
+    """A program whose grant is known."""
+
+    name = "program"
+
+    def known(self) -> dict[str, str]:
+        from anaphora.daemon.home.app_programs import programs
+
+        return {name: one.title for name, one in programs().items()}
+
+
 class ModelName(click.ParamType[tuple[str, str]]):
     """PROVIDER/MODEL, both known."""
 

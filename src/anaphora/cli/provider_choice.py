@@ -22,13 +22,14 @@ from anaphora.client.config.environment import (
     default_rows,
     some_variables,
 )
+from anaphora.client.config.folders import user_folder
 from anaphora.client.config.resolve import check, resolve_each
 from anaphora.client.config.secrets import ResolvedProvider
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidConfig, InvalidJson, InvalidRequest, MissingSecret
 from anaphora.values.codec import loads
 
-from .common import read_bytes, require, user_folder
+from .common import read_bytes, require
 from .parameters import completions
 
 _FILE = "llm.yaml"

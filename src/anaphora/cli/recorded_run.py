@@ -4,11 +4,12 @@ of recordings, and its report."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from anaphora.proxy.server import Proxy
     from anaphora.replay.player import Player
     from anaphora.traffic.calls import ProxyRoute
-
-T = TypeVar("T", bound=Callable[..., Any])
 
 #: Variables whose values are secrets.
 _SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
@@ -47,7 +46,25 @@ proxy_option = click.option(
 )
 
 
-def recording_options(command: T) -> T:
+class RecordedRun(NamedTuple):
+    """The options that `record` and `replay` share."""
+
+    folder: Path
+    upstreams: tuple[str, ...]
+    by_proxy: bool
+    rules: Path | None
+    port: int
+    as_json: bool
+
+
+def recording_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options, which the command gets as `options`."""
+
+    @functools.wraps(command)
+    def changed(*arguments: Any, **given: Any) -> None:
+        shared = {name: given.pop(name) for name in RecordedRun._fields}
+        command(*arguments, options=RecordedRun(**shared), **given)
+
     for option in (
         click.option(
             "--json", "as_json", is_flag=True, help="Print the report as JSON on standard error."
@@ -76,19 +93,17 @@ def recording_options(command: T) -> T:
             help="Folder of the recordings.",
         ),
     ):
-        command = option(command)
-    return command
+        changed = option(changed)
+    return changed
 
 
 def run_recorded(
     command: Sequence[str],
     player: Callable[[Sequence[str]], Player],
+    options: RecordedRun,
     *,
-    upstreams: tuple[str, ...] = (),
-    by_proxy: bool = False,
     pace: bool = False,
-    port: int = 0,
-    as_json: bool = False,
+    explain: bool = False,
     prepare: Callable[[Mapping[str, str], Sequence[str]], dict[str, str]] | None = None,
 ) -> None:
     """Run the command, report recorded and replayed calls, and exit with its code. `player` gets
@@ -101,14 +116,15 @@ def run_recorded(
     from anaphora.proxy.server import running
 
     launch.find(command, os.environ)
-    routes = routes_of(command, upstreams, by_proxy=by_proxy)
+    by_proxy = needs_proxy(command, options.by_proxy, lambda text: report_problems([text]))
+    routes = routes_of(command, options.upstreams, by_proxy=by_proxy)
     play = player(secrets_of(os.environ))
     report_problems(notices_of(command, by_proxy=by_proxy))
     upstream = RecordedUpstream(play, pace=pace)
     with (
         forwarding_for(command, lambda text: report_problems([text]), by_proxy) as forwarding,
         running(
-            routes, upstream=upstream, port=port, own_process=True, forwarding=forwarding
+            routes, upstream=upstream, port=options.port, own_process=True, forwarding=forwarding
         ) as proxy,
     ):
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
@@ -116,9 +132,20 @@ def run_recorded(
         if prepare is not None:
             environ = prepare(environ, command)
         code = launch.run(words, environ)
-    problems = report_recorded(play, as_json=as_json)
+    problems = report_recorded(play, as_json=options.as_json, explain=explain)
     if code or problems:
         stop(code or FOUND)
+
+
+def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], None]) -> bool:
+    """Whether the command is reached by a forward proxy: --proxy asks for it, or the program is
+    known to take no base URL, which is reported."""
+    from anaphora.proxy.programs import forwarded_program
+
+    if not by_proxy and (title := forwarded_program(command)):
+        report(f"{title} takes no base URL, so it is reached by HTTPS_PROXY, as with --proxy")
+        return True
+    return by_proxy
 
 
 @contextlib.contextmanager
@@ -165,13 +192,16 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def report_recorded(player: Player, *, as_json: bool) -> bool:
-    """Print the player's report to standard error. True if a call was missed or not written."""
+def report_recorded(player: Player, *, as_json: bool, explain: bool = False) -> bool:
+    """Print the player's report to standard error, with `explain` also the reasons of misses. True
+    if a call was missed or not written."""
     report = player.report
     if as_json:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
+        if explain:
+            value["explanations"] = player.explanations
         print_error_line(visible_json(msgspec.json.encode(value)))
     else:
         done = []
@@ -181,7 +211,13 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
             done.append(f"{counted(report.replayed, 'exchange')} replayed from")
         report_problems(f"not recorded: {text}" for text in report.failures)
         report_problems(f"not an exact match: {text}" for text in report.differences)
-        report_problems(f"no recording: {text}" for text in report.misses)
+        if explain:
+            from .replay_variables import explained
+
+            for line in explained(player):
+                print_error_line(line)
+        else:
+            report_problems(f"no recording: {text}" for text in report.misses)
         report_problems([f"{', '.join(done)} {player.store.folder}"])
     return bool(report.misses or report.failures)
 

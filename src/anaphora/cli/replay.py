@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from . import replay_folder
+from . import replay_folder, replay_variables
 from .common import RunGroup, command_after_dashes
-from .recorded_run import recording_options, run_recorded
+from .recorded_run import RecordedRun, recording_options, run_recorded
 
 if TYPE_CHECKING:
     from anaphora.replay.player import Player
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     help="nearest: answer a request that was not recorded with the nearest recording, and report"
     " the difference.",
 )
+@click.option(
+    "--explain-miss",
+    "explain",
+    is_flag=True,
+    help="Show the variables ({{cwd}}, {{date}}, ...) of the recordings and of this run, and for"
+    " each request without a recording all differences, and a rule that would make it match.",
+)
 @click.option("--pace", is_flag=True, help="Stream at the recorded speed.")
 @replay_folder.signed_by_option
 @recording_options
@@ -42,14 +49,10 @@ def command(
     ctx: click.Context,
     repeat: Literal["never", "last"],
     match: Literal["exact", "nearest"],
+    explain: bool,
     pace: bool,
     signed_by: str | None,
-    folder: Path,
-    upstreams: tuple[str, ...],
-    by_proxy: bool,
-    rules: Path | None,
-    port: int,
-    as_json: bool,
+    options: RecordedRun,
 ) -> None:
     """Run a command on recorded responses, or verify and list recordings.
 
@@ -58,8 +61,9 @@ def command(
     anaphora replay verify DIR                 check the files of a folder
 
     The options below go with COMMAND. It needs neither a network nor a key: a missing key is
-    replaced by a placeholder. A request that was not recorded gets an error that names the nearest
-    recording and the first difference.
+    replaced by a placeholder. The directory, the home and the day may be others than in the
+    recordings. A request that was not recorded gets an error that names the nearest recording and
+    the first difference.
 
     Exit code: the command's own; 1 when it ended with 0 and a request was not recorded; before
     anything runs, 5 when the folder failed its integrity check, 3 when its signature does not
@@ -74,11 +78,11 @@ def command(
         from anaphora.replay.signing import public_key
 
         return Player(
-            folder,
+            options.folder,
             "none",
             repeat=repeat,
             match=match,
-            rules=rules,
+            rules=options.rules,
             secrets=secrets,
             signed_by=None if signed_by is None else public_key(signed_by),
         )
@@ -86,16 +90,14 @@ def command(
     run_recorded(
         command_after_dashes(ctx),
         player,
-        upstreams=upstreams,
-        by_proxy=by_proxy,
+        options,
         pace=pace,
-        port=port,
-        as_json=as_json,
+        explain=explain,
         prepare=with_placeholder_keys,
     )
 
 
-for subcommand in replay_folder.SUBCOMMANDS:
+for subcommand in (*replay_folder.SUBCOMMANDS, replay_variables.variables):
     command.add_command(subcommand)
 
 
@@ -121,12 +123,7 @@ def record(
     words: tuple[str, ...],
     mode: Literal["all", "new", "once"],
     key_file: Path | None,
-    folder: Path,
-    upstreams: tuple[str, ...],
-    by_proxy: bool,
-    rules: Path | None,
-    port: int,
-    as_json: bool,
+    options: RecordedRun,
 ) -> None:
     """Run a command and record its calls, to replay them offline.
 
@@ -146,6 +143,6 @@ def record(
         from anaphora.replay.signing import SigningKey
 
         sign = None if key_file is None else SigningKey.read(key_file)
-        return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
+        return Player(options.folder, mode, rules=options.rules, secrets=secrets, sign=sign)
 
-    run_recorded(words, player, upstreams=upstreams, by_proxy=by_proxy, port=port, as_json=as_json)
+    run_recorded(words, player, options)

@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from anaphora.daemon.access.grants import dollars
-from anaphora.daemon.store import SpendRow
-from anaphora.daemon.store.reading import FIELDS, day_of, held, spend_rows
+from anaphora.daemon.store import SpendQuery, SpendRow
+from anaphora.daemon.store.reading import FIELDS, day_of, held, hour_rows, spend_rows
 from anaphora.daemon.store.schema import connect_to_read, has_store
 from anaphora.errors import Io
 from anaphora.sqlite_files import transaction
@@ -43,6 +43,7 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     until: str
     app: str | None
+    group: str | None
     rows: tuple[SpendRow, ...]
     total: SpendRow
     held: int
@@ -73,6 +74,7 @@ class SpendGroup(CommandGroup):
     help=f"Fields to sum by, separated by commas: {', '.join(FIELDS)}.",
 )
 @click.option("--app", help="Only this app.")
+@click.option("--group", help="Only apps of this group, and the calls that they made in it.")
 @click.option("--since", callback=past_moment, help="Only from this day on: 2026-11-30, 7d.")
 @click.option("--until", callback=past_moment, help="Only up to and including this day.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
@@ -84,6 +86,7 @@ def command(
     context: click.Context,
     by: str,
     app: str | None,
+    group: str | None,
     since: float | None,
     until: float | None,
     watch: bool,
@@ -91,17 +94,20 @@ def command(
     home: Path,
     as_json: bool,
 ) -> None:
-    """Show what apps have spent, by app, model, block label and day.
+    """Show what apps have spent, by group, app, model, block label and day.
 
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
     confirms: streams that were aborted, calls that were sent and never answered, and bills that
     cannot be true. `corrected` is the sum of `anaphora spend correct`. `calls` are charged
     attempts: a retry after an attempt that may have been charged counts as well. In `--by label`,
-    output and unlabelled text are in the row without a label.
+    output and unlabelled text are in the row without a label. A group is the field `group` of
+    an app in extensions.yaml; a call stays in the group that its app had when the call began.
 
     \b
     anaphora spend --since 7d --by day,app
     anaphora spend --by label --app marketing
+    anaphora spend --by group
+    anaphora spend --by app --group support
     anaphora spend --watch
     anaphora spend --since 30d --html spend.html
     anaphora spend entries --app marketing
@@ -120,9 +126,12 @@ def command(
     query = _Query(
         store_address_of(opened) or opened.store,
         fields,
-        app,
-        "" if since is None else day_of(since),
-        "" if until is None else day_of(until),
+        SpendQuery(
+            app=app,
+            group=group,
+            since="" if since is None else day_of(since),
+            until="" if until is None else day_of(until),
+        ),
     )
     if html is not None and (watch or as_json):
         other = "--watch" if watch else "--json"
@@ -141,15 +150,8 @@ command.add_command(correct)
 
 
 class _Query:
-    def __init__(
-        self,
-        store: Path | PostgresAddress,
-        by: tuple[str, ...],
-        app: str | None,
-        since: str,
-        until: str,
-    ) -> None:
-        self.store, self.by, self.app, self.since, self.until = store, by, app, since, until
+    def __init__(self, store: Path | PostgresAddress, by: tuple[str, ...], of: SpendQuery) -> None:
+        self.store, self.by, self.of = store, by, of
 
     def report(self) -> SpendReport:
         if not isinstance(self.store, Path):
@@ -167,38 +169,47 @@ class _Query:
         store = await PostgresStore.open(self.store)
         try:
             while True:
-                rows, total = [
-                    await store.spend(by, since=self.since, until=self.until, app=self.app)
-                    for by in (self.by, ())
-                ]
-                spent = await store.spent_by_app(time.time())
-                held = sum(one.held for app, one in spent.items() if self.app in (None, app))
-                yield self._made(rows, total, held)
+                rows, total = [await store.spend(by, self.of) for by in (self.by, ())]
+                yield self._made(rows, total, await store.held(self.of))
                 await asyncio.sleep(_INTERVAL)
+        finally:
+            await store.close()
+
+    def hours(self, day: str) -> dict[float, SpendRow]:
+        """Of one day; empty if its entries were pruned."""
+        if not isinstance(self.store, Path):
+            return asyncio.run(self._hours_in_postgres(self.store, day))
+        with closing(connect_to_read(self.store)) as database:
+            return hour_rows(database, day, self.of)
+
+    async def _hours_in_postgres(self, address: PostgresAddress, day: str) -> dict[float, SpendRow]:
+        from anaphora.daemon.store.postgres import PostgresStore
+
+        store = await PostgresStore.open(address)
+        try:
+            return await store.spend_by_hour(day, self.of)
         finally:
             await store.close()
 
     def grouped(self, *fields: str) -> _Query:
         """The same, summed by other fields."""
-        return _Query(self.store, fields, self.app, self.since, self.until)
+        return _Query(self.store, fields, self.of)
 
     def read(self, database: sqlite3.Connection) -> SpendReport:
         try:
             with transaction(database, "BEGIN"):  # one state, while a daemon writes
-                rows, total = (
-                    spend_rows(database, by, since=self.since, until=self.until, app=self.app)
-                    for by in (self.by, ())
-                )
-                return self._made(rows, total, held(database, self.app))
+                rows, total = (spend_rows(database, by, self.of) for by in (self.by, ()))
+                return self._made(rows, total, held(database, self.of))
         except sqlite3.Error as error:
             raise Io(f"{self.store}: cannot be read: {error}") from None
 
     def _made(self, rows: Sequence[SpendRow], total: Sequence[SpendRow], held: int) -> SpendReport:
         return SpendReport(
             by=self.by,
-            since=self.since,
-            until=self.until,
-            app=self.app,
+            since=self.of.since,
+            until=self.of.until,
+            app=self.of.app,
+            group=self.of.group,
             rows=tuple(rows),
             total=total[0] if total else SpendRow(),
             held=held,
@@ -209,9 +220,15 @@ def _html(query: _Query) -> bytes:
     from .spend_html import spend_report
 
     report = query.report()
-    groups = dict.fromkeys([query.by, ("app",), ("provider", "model"), ("label",), ("day",)])
+    groups = dict.fromkeys(
+        [query.by, ("group",), ("app",), ("provider", "model"), ("label",), ("day",)]
+    )
     rows = {by: query.grouped(*by).report().rows for by in groups if by}
-    return spend_report(report.total, report.held, rows["day",], rows, time.time())
+    if query.by != ("group",) and not any(row.group for row in rows["group",]):
+        del rows["group",]
+    days = rows["day",]
+    hours = query.hours(days[0].day) if len(days) == 1 else {}
+    return spend_report(report.total, report.held, hours or days, rows, time.time())
 
 
 # ── Output ────────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +243,7 @@ def _json(report: SpendReport) -> dict[str, Any]:
         "since": report.since or None,
         "until": report.until or None,
         "app": report.app,
+        "group": report.group,
         "rows": [_json_row(row, report.by, tokens=not by_label) for row in report.rows],
         "total": _json_row(report.total, (), tokens=True),
         "held_nano_usd": report.held,

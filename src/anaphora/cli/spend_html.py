@@ -26,7 +26,7 @@ from anaphora.dashboard.tables import (
 )
 from anaphora.dashboard.values import Point
 
-_DAY = 86_400.0
+_HOUR, _DAY = 3_600.0, 86_400.0
 #: Rows of one table; the largest amounts.
 _MOST_ROWS = 200
 
@@ -34,11 +34,12 @@ _MOST_ROWS = 200
 def spend_report(
     total: SpendRow,
     held: int,
-    days: Sequence[SpendRow],
+    days: Sequence[SpendRow] | Mapping[float, SpendRow],
     groups: Mapping[tuple[str, ...], Sequence[SpendRow]],
     made_at: float,
 ) -> bytes:
-    """The HTML: sums, charts by day, and a table for each grouping."""
+    """The HTML: sums, charts by day, and a table for each grouping. In place of `days`, the hours
+    of the only one, by their beginning."""
     if not days:
         sections: list[tuple[str, htpy.Node]] = [("Spend", empty("Nothing was spent"))]
         return report_file("Spend", sections, made_at)
@@ -71,13 +72,18 @@ def _headline(total: SpendRow, held: int) -> htpy.Element:
     )
 
 
-def _points(days: Sequence[SpendRow]) -> list[Point]:
-    """One for each day, including days without calls."""
-    sums = {_start(row.day): _sums(row) for row in days}
-    first, last = min(sums), max(sums)
-    starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]
+def _points(days: Sequence[SpendRow] | Mapping[float, SpendRow]) -> list[Point]:
+    """One for each day, or for each hour of a day, including those without calls."""
+    if isinstance(days, Mapping):
+        step, sums = _HOUR, {start: _sums(row) for start, row in days.items()}
+        first = min(sums) // _DAY * _DAY
+        last = max(first + _DAY - _HOUR, *sums)
+    else:
+        step, sums = _DAY, {_start(row.day): _sums(row) for row in days}
+        first, last = min(sums), max(sums)
+    starts = [first + number * step for number in range(round((last - first) / step) + 1)]
     return [
-        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallTotals()) for start in starts
+        Point(start=start, seconds=step, sums=sums.get(start) or CallTotals()) for start in starts
     ]
 
 

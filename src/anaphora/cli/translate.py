@@ -18,6 +18,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
+from anaphora.wire.unforced import without_forced_choice
 from anaphora.wording import visible
 
 from .common import FOUND, print_json, read_bytes, report_problems, stop
@@ -65,7 +66,9 @@ def command(
 
     FILE holds the JSON body of a request to one provider (- reads standard input). It is parsed and
     rendered for the other provider; whatever that one cannot express is reported on standard error.
-    Cache markers of the request are kept; --plan adds those that the planner would place.
+    Cache markers of the request are kept; --plan adds those that the planner would place. The model
+    stays the same unless --model names another one: a notice says if the other provider is not
+    known to have it.
     """
     body = read_bytes(file)
     detected = wire.detect_wire(body) if origin is None else wire.DetectedWire(origin)
@@ -78,14 +81,18 @@ def command(
     call = wire.host_marks(call, detected.name, target)
     if not call.model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
-    rendered = codec.render(call, catalog.profile(provider, call.model))
+    profile = catalog.profile(provider, call.model)
+    call, unforced = without_forced_choice(call, profile)
+    rendered = codec.render(call, profile)
     if plan:
         rules = catalog.rules(provider, call.model, rendered.wire)
         planned = plan_once(rendered, rules, reuse_expected=True)
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
-    body, notices = request.body.join(), (*rendered.notices, *planned.notices)
+    body, notices = request.body.join(), (*unforced, *rendered.notices, *planned.notices)
+    if provider != wire.provider_of(detected.name) or model is not None:
+        notices = (*_unknown_there(provider, call.model), *notices)
     if detected.guess:
         notices = (Notice("wire_guessed", detected.guess), *notices)
     if as_json:
@@ -102,6 +109,24 @@ def command(
     for notice in notices:
         line = for_stderr(visible(f"notice: {notice} [{notice.code}]"), YELLOW)
         click.echo(line, err=True, color=True)
+
+
+def _unknown_there(provider: str, model: str) -> Iterator[Notice]:
+    """A notice if a provider is not known to have a model. A server of one's own may have any that
+    is not a maker's."""
+    if catalog.profile(provider, model).known:
+        return
+    maker = catalog.maker_of(model)
+    if maker is None and not catalog.is_maker(provider):
+        return
+    near = catalog.similar_model(provider, model)
+    if near:
+        advice = f"did you mean --model {near}?"
+    else:
+        advice = f"name its counterpart with --model (`anaphora models --provider {provider}`)"
+    whose = f", a model of {maker}" if maker is not None and maker != provider else ""
+    message = f"{provider} is not known to have {model}{whose}: {advice}"
+    yield Notice("model_unknown", message, "model")
 
 
 @click.command()

@@ -18,6 +18,7 @@ from .common import FOUND, require, stop
 from .html_file import HtmlFile, html_option
 from .recorded_run import (
     forwarding_for,
+    needs_proxy,
     notices_of,
     proxy_option,
     redirected,
@@ -134,9 +135,10 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         raise click.UsageError(reason)
     if options.by_proxy and not words:
         raise click.UsageError("--proxy needs a command: its password is made for one run.")
-    routes = routes_of(words, options.upstreams, by_proxy=options.by_proxy)
     if words:
         launch.find(words, os.environ)
+    by_proxy = needs_proxy(words, options.by_proxy, announce)
+    routes = routes_of(words, options.upstreams, by_proxy=by_proxy)
     with contextlib.ExitStack() as stack:
         output = _output(stack, words, options.log, as_json=as_json)
         judge = Judge(output.call)
@@ -146,7 +148,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         placer, upstream = Placer() if options.place else None, _recorded(options.record)
         observers = [judge, *_audited(stack, judge, options.audit)]
         observers += [each for each in (calls, placer) if each is not None]
-        forwarding = stack.enter_context(forwarding_for(words, announce, options.by_proxy))
+        forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
         proxy = running(
             routes,
             upstream=upstream,
@@ -161,7 +163,10 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             code = _run(proxy, words, page, output, forwarding)
         else:
             code = _serve(proxy, page, output, as_json)
-        output.summary(judge.summary())
+        summary = judge.summary()
+        output.summary(summary)
+        if words and not summary.calls:
+            announce(_why_no_calls(by_proxy))
         if placer is not None:
             _report_placed(placer)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
@@ -215,6 +220,18 @@ def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
 
     html.write(watch_report(judge, calls, time.time()))
     announce(f"the report is in {html.path}; it holds excerpts of prompts")
+
+
+def _why_no_calls(by_proxy: bool) -> str:
+    if by_proxy:
+        return (
+            "nothing passed here: the command called no provider of the catalog, or does not use"
+            " HTTPS_PROXY"
+        )
+    return (
+        "nothing passed here: if the command called a model, it takes no base URL from the"
+        " environment; try `anaphora watch --proxy -- COMMAND`"
+    )
 
 
 def _report_placed(placer: Placer) -> None:

@@ -17,12 +17,14 @@ import click
 import msgspec
 
 from anaphora.cache.verdict import Verdict
+from anaphora.client.config.folders import user_folder
 from anaphora.errors import Io
 from anaphora.traffic.calls import CallKind
-from anaphora.traffic.sums import JudgedCall, WatchSummary
+from anaphora.traffic.summary import CallGroup, WatchSummary
+from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.wording import counted, format_loss, format_usd, visible_json
 
-from .common import report_problems, user_folder
+from .common import report_problems
 from .log_files import unpriced_note
 from .terminal import (
     MISSED,
@@ -45,6 +47,9 @@ _COUNTED: dict[CallKind, tuple[str, str]] = {
     "not_judged": ("not judged", "not judged"),
     "realtime": ("over Realtime", "over Realtime"),
 }
+
+#: Conversations that the summary lists one by one.
+_MOST_ROWS = 20
 
 
 # ── One call ─────────────────────────────────────────────────────────────────────────────────────
@@ -114,6 +119,8 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield f"{tokens} in bills that do not say what was read, in no share", "dim"
     if summary.spent_usd is not None:
         yield _spent(summary)
+    if len(summary.groups) > 1:
+        yield _groups(summary.groups)
     no_bill = judged.no_bill + side.no_bill
     if no_bill:
         calls = f"{counted(no_bill, 'call')} without a bill"
@@ -129,8 +136,7 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
-    if summary.savings.calls:
-        yield str(summary.savings)
+    yield from _savings(summary)
 
 
 def _counts(summary: WatchSummary) -> str:
@@ -168,6 +174,41 @@ def _lost(summary: WatchSummary) -> Iterator[Line]:
         name = f"  {cause.replace('_', ' ')}"
         rows.add_row(name, f"{losses.calls:,}", f"{losses.tokens:,}", cost)
     yield rows
+
+
+def _savings(summary: WatchSummary) -> Iterator[Line]:
+    """What markers and another order would have saved."""
+    if summary.savings.calls:
+        yield str(summary.savings)
+    if summary.savings.calls or summary.by_order.calls:
+        yield summary.order_sentence
+
+
+def _groups(groups: tuple[CallGroup, ...]) -> Line:
+    """A row for each conversation, and for the side calls of each model; of many, the rest in
+    one."""
+    titles = ("  conversation", "calls", "input", "read", "cost")
+    rows = Rows(titles, right=titles[1:])
+    shown, rest = groups, CallSums()
+    if len(groups) > _MOST_ROWS:
+        largest = sorted(groups, key=lambda each: each.sums.input, reverse=True)[:_MOST_ROWS]
+        shown = tuple(group for group in groups if group in largest)
+        for group in groups:
+            if group not in shown:
+                rest.add_sums(group.sums)
+    for group in shown:
+        name = "side calls" if group.side_calls else str(group.conversation)
+        _add_row(rows, f"  {name} ({one_line(group.model)})", group.sums)
+    if rest.calls:
+        _add_row(rows, f"  {len(groups) - len(shown):,} more", rest)
+    return rows
+
+
+def _add_row(rows: Rows, name: str, sums: CallSums) -> None:
+    share = "" if sums.share_read is None else f"{sums.share_read:.0%}"
+    priced = sums.calls > sums.unpriced + sums.no_bill
+    cost = format_usd(sums.cost_usd) if priced else "unknown"
+    rows.add_row(name, f"{sums.calls:,}", f"{sums.input:,}", share, cost)
 
 
 # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────

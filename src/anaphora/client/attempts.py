@@ -1,10 +1,13 @@
-"""Sends one call: attempts, until one is answered. attempt_failures.py has what follows a failure.
+"""Sends one call: attempts, until one is answered or nothing is left to try. provider_errors.py
+makes exceptions of providers' errors.
 
 Nothing is sent again once an event has reached the caller.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
@@ -15,15 +18,17 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
+from anaphora.errors import AnaphoraError, Denied, Throttled, Timeout, Transport, Unavailable
+from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 from anaphora.wire.response_headers import request_id_in
 
-from .attempt_failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
 from .config.secrets import SecretHeaders
 from .in_flight import AttemptCaller, InFlight, PreparedRequest
 from .limits import Admission
+from .provider_errors import partial_of, read_reply, status_error, stream_error
 from .response import Attempt
+from .retry import AttemptFailed, RetrySteps, retry_policy
 from .target import Target
 from .transport import HttpResponse, read_answer, read_error_body
 from .transport.timer import Deadline, DeadlinePassed
@@ -44,9 +49,28 @@ _FAILURE = b"error"
 _LAST_BYTES = 0.5
 
 
-class Attempts(AttemptFailures):
+class Attempts:
     """Drives one call: use `complete` or `stream`, once. Both leave the reply in `flight`."""
 
+    _flight: InFlight
+    _caller: AttemptCaller
+    _timeout: float
+    _until: float
+    """The end of the call's time, on the monotonic clock."""
+    _policy: RetrySteps | None = None
+    """Created when something has failed: most calls need none."""
+    _whole: tuple[int, ...] = ()
+    """Targets whose request was prepared once more."""
+    _streamed = False
+    """An event has reached the caller."""
+    _attempting = _queueing = False
+    """An attempt has begun; it waits for rate limits."""
+    _queued = _sent = 0.0
+    """How long it waited for them, and when it was sent."""
+    _answer: HttpResponse | None = None
+    """The response to it,"""
+    _reader: Reader | None = None
+    """and the reader of that, if it is a stream."""
     _admitted: Admission
     _digest: blake3
     """Of the body so far."""
@@ -284,6 +308,85 @@ class Attempts(AttemptFailures):
         except (AnaphoraError, DeadlinePassed):
             pass
         return b"".join(rest)
+
+    # ── What follows a failure ───────────────────────────────────────────────────────────────────
+
+    async def _next_hop(self, error: AnaphoraError, index: int) -> int:
+        """Where to send next after a failure, once it is time; raises when nothing is left to
+        try."""
+        flight, now = self._flight, monotonic()
+        if isinstance(error, Denied):  # by the guard: nothing was sent
+            flight.target.endpoint.breaker.left(now)
+            self._over(error, now)
+            raise error
+        flight.target.endpoint.redactor.clean(error)
+        self._hide_exchange(error)
+        if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
+            flight.target.endpoint.breaker.failed(error, now)
+        self._over(error, now)
+        if self._caller.guards and self._caller.is_left:
+            raise error
+        prepared = flight.prepared.get(index)
+        again = prepared is not None and isinstance(error, prepared.prepare_again_on)
+        if again and not self._streamed and index not in self._whole:
+            del flight.prepared[index]
+            self._whole += (index,)
+            return index
+        if self._policy is None:
+            retries = [self._caller.retry_of(target) for target in flight.targets]
+            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
+            next(self._policy)  # the attempt that failed
+        try:
+            step = self._policy.send(AttemptFailed(error, now, self._streamed))
+        except StopIteration as end:
+            final: AnaphoraError = end.value
+            raise final from (None if final is error else error)
+        if step.wait:
+            last = flight.attempts[-1]
+            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.wait)
+            await asyncio.sleep(step.wait)
+        return step.hop
+
+    def _time_over(self, partial: Reply | None = None) -> AnaphoraError:
+        """The error at the end of the call's time: `Throttled` if rate limits used it up."""
+        error: AnaphoraError = Timeout(round(self._timeout * 1000))
+        error.partial = partial
+        if self._queueing:
+            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+        if self._attempting:
+            now = monotonic()
+            self._flight.target.endpoint.breaker.failed(error, now)
+            self._over(error, now)
+        return error
+
+    def _is_late(self, problem: BaseException) -> bool:
+        """Whether the reply was complete before the problem: then it is only reported. Otherwise
+        the attempt ends here: it was cancelled, or failed inside the client."""
+        if self._flight.reply is not None and isinstance(problem, Exception):
+            self._flight.failed("connection_failed", problem)
+            return True
+        if isinstance(problem, AnaphoraError):
+            self._hide_exchange(problem)
+        elif self._attempting:
+            now = monotonic()
+            self._flight.target.endpoint.breaker.left(now)
+            self._over(problem, now)
+        return False
+
+    def _hide_exchange(self, error: AnaphoraError) -> None:
+        """Removes the frames of a request that was sent: their local variables may hold what the
+        provider responded, which may quote the key."""
+        if self._sent:
+            without_frames(error)
+
+    def _partial(self, error: BaseException) -> Reply | None:
+        """What was received of a reply whose stream ended early."""
+        if self._reader is None:
+            return None
+        partial: Reply | None = getattr(error, "partial", None)
+        return partial if partial is not None else partial_of(self._reader.close())
+
+    # ── Time, and the end of an attempt ──────────────────────────────────────────────────────────
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
         """The result, unless the call's time ends first. Only waits for the provider are limited:

@@ -19,6 +19,7 @@ from anaphora.yaml_values import nearest
 
 from .config.environment import Environment, advice, default_rows
 from .config.secrets import ResolvedProvider
+from .options import CALL_KEYWORDS
 
 
 class UnknownModelWarning(UserWarning):
@@ -173,6 +174,33 @@ def check_order(content: object, provider: str | None) -> None:
         raise InvalidRequest(
             f"the content comes first: client.complete(…, model={content!r})", path="content"
         )
+
+
+#: What other libraries call the content of a call.
+_CONTENT = ("messages", "message", "prompt", "contents", "input")
+_MODEL = "claude-sonnet-5-5"
+
+
+def missing_content(
+    model: object, options: Mapping[str, object], *, model_first: bool = False
+) -> InvalidRequest:
+    """Says how to call `complete`: of a client with the content first, `anaphora.complete` with
+    the model first."""
+    named = next((name for name in _CONTENT if name in options), "")
+    value = options.get(named)
+    shown = "'…'" if isinstance(value, str) or not named else "[{'role': 'user', 'content': …}]"
+    is_name = isinstance(model, str) and len(model.split()) == 1
+    name = repr(model if is_name else _MODEL)
+    known = [each for each in options if each in CALL_KEYWORDS and each != "model"]
+    others = "".join(f", {each}=…" for each in known)
+    call = f"client.complete({shown}, model={name}{others})"
+    if model_first:
+        call = f"anaphora.complete({name}, {shown}{others})"
+    if not named:
+        missing = "model" if model_first and not model else "content"
+        return InvalidRequest(f"is missing; write {call}", path=missing)
+    place = "second" if model_first else "first"
+    return InvalidRequest(f"pass it as the {place} argument: {call}", path=named)
 
 
 def is_named(one: ResolvedProvider, prefix: str) -> bool:

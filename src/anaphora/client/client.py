@@ -31,9 +31,9 @@ from .arguments import (
     watchers_of,
     wrong_client,
 )
-from .choice import check_order
+from .choice import check_order, missing_content
 from .config import ClientConfig, Hop
-from .config.environment import Environment
+from .config.environment import Environment, remembers
 from .config.resolve import resolve
 from .config.secrets import ResolvedProvider
 from .content import Content
@@ -66,6 +66,7 @@ from .turn import Turn
 if TYPE_CHECKING:
     from .fan_out import FanOut
     from .fan_out.gate import CallGate
+    from .seen import SeenIndex
 
 
 class AsyncClient:
@@ -82,11 +83,14 @@ class AsyncClient:
         transport: HttpTransport | None = None,
         conversations: Conversations | None = None,
         audit: CallAudit | None = None,
+        remember: bool | None = None,
     ) -> None:
         """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
         `on_wait` is called with the seconds before rate limits delay one; `transport` replaces the
         default one; `conversations` keeps sessions with an id: a mapping or an async store such as
-        Redis, by default memory of this process."""
+        Redis, by default memory of this process; `remember` keeps digests of what prompts begin
+        with in the user's index, so that the next process knows what comes back (by default only
+        with `ANAPHORA_REMEMBER=1`)."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
@@ -98,6 +102,9 @@ class AsyncClient:
         self._closed = False
         self._sessions = ClientSessions(self._watchers, self._on_wait, conversations)
         self._compared = ComparedCalls()
+        self._remember = None if remember is None else flag_of(remember, "remember")
+        self._seen: SeenIndex | None = None
+        """The index, once a call has used it."""
 
     def __reduce__(self) -> NoReturn:
         raise not_copyable(self)
@@ -160,6 +167,8 @@ class AsyncClient:
             await self._sessions.close()
         finally:
             await self._pool.close()
+            if self._seen is not None:
+                await self._seen.flush()
 
     @overload
     def send(
@@ -181,7 +190,7 @@ class AsyncClient:
     ) -> Turn[Any]: ...
     def send(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -196,6 +205,8 @@ class AsyncClient:
         cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
         model.
         """
+        if content is None:
+            raise missing_content(options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
         once = self.single_call(content, provider, output=output, **options)
@@ -230,7 +241,7 @@ class AsyncClient:
     ) -> Response[Any]: ...
     async def complete(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -309,7 +320,7 @@ class AsyncClient:
     ) -> OneShot:
         """A call that is not sent yet; the keywords are those of `send`."""
         call, targets = self._routed(prompt, provider, options)
-        return OneShot(
+        once = OneShot(
             call,
             targets,
             on_wait=self._on_wait,
@@ -318,6 +329,8 @@ class AsyncClient:
             output=None if output is None else output_of(output),
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
+        once.seen = self._seen_index(options.get("remember"))
+        return once
 
     @cached_property
     def call_gate(self) -> CallGate:
@@ -331,6 +344,19 @@ class AsyncClient:
         """The earlier calls of conversations, if this is one of them."""
         is_one = flag_of(options.get("conversation", False), "conversation")
         return self._compared if is_one else None
+
+    def _seen_index(self, remember: bool | None) -> SeenIndex | None:
+        """The user's index of beginnings, for a call that remembers its own."""
+        if remember is not None:
+            flag_of(remember, "remember")
+        elif (remember := self._remember) is None:
+            remember = remembers()
+        if not remember:
+            return None
+        from .seen import seen_index
+
+        self._seen = seen_index()
+        return self._seen
 
     def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
@@ -348,7 +374,8 @@ class AsyncClient:
         if options:
             check_keywords(options, SESSION_KEYWORDS)
         choice_of(options.get("on_prefix_break", "warn"), OnPrefixBreak, "on_prefix_break")
-        return self._sessions.open(self._targets(provider, options.get("model")), options)
+        seen = self._seen_index(options.pop("remember", None))
+        return self._sessions.open(self._targets(provider, options.get("model")), options, seen)
 
     @property
     def audit(self) -> CallAudit | None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from blake3 import blake3
@@ -37,6 +37,9 @@ from .response import Response
 from .structured import Structured
 from .target import Target
 from .turn import Caller, Turn
+
+if TYPE_CHECKING:
+    from .seen import SeenIndex
 
 #: Seconds at most between two attempts of a call that rate limits keep from starting.
 _MOST_WAIT = 30.0
@@ -103,6 +106,8 @@ class OneShot(Caller):
         self.group: PrefixGroup | None = None
         """The group whose beginning it marks; None: it is planned like any single call."""
         self.ttl: Ttl | None = None
+        self.seen: SeenIndex | None = None
+        """Beginnings of earlier processes, if this call is remembered."""
         self.lost_usd: Decimal | None = None
         """The cost of a reply that could not be used."""
 
@@ -117,6 +122,9 @@ class OneShot(Caller):
             call = msgspec.structs.replace(call, ir=ir)
         rendered = target.render(call)
         now = time.time()
+        planner = self._planner(index, rendered)
+        if self.seen is not None and self.group is None and not planner.continues:
+            await self.seen.recall(target, planner, rendered, now)
         plan = self._plan(index, rendered, now)
         return PreparedRequest(
             call=call,
@@ -136,9 +144,13 @@ class OneShot(Caller):
             changes["output"] = output.output
         return target.with_defaults(self._call, changes)
 
-    def _plan(self, index: int, rendered: Rendered, at: float) -> Plan:
+    def _planner(self, index: int, rendered: Rendered) -> SingleCallPlanner:
         planner = SingleCallPlanner(self._targets[index].memory, rendered)
         self._planners[index] = planner
+        return planner
+
+    def _plan(self, index: int, rendered: Rendered, at: float) -> Plan:
+        planner = self._planners[index]
         if self.group is not None and not index:
             planned = planner.plan(rendered, at=at, reuse_expected=reuse_requested(rendered))
             return shared_plan(rendered, planned, self.group, self.target.rules, self.ttl)
@@ -175,16 +187,20 @@ class OneShot(Caller):
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
+        planner, rendered = self._planners[flight.index], prepared.rendered
         if not flight.batch:  # batches have a cache of their own
             flight.guarded(
                 "planner_failed",
                 None,
-                self._planners[flight.index].sent_single,
-                prepared.rendered,
+                planner.sent_single,
+                rendered,
                 prepared.plan,
                 at=flight.sent_at,
                 began=flight.first_at,
             )
+        if not flight.batch and self.seen is not None:
+            keep, at = self.seen.keep, flight.sent_at
+            flight.guarded("remember_failed", None, keep, flight.target, planner, rendered, at)
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:
@@ -227,6 +243,7 @@ class OneShot(Caller):
     def assembled(self) -> tuple[str, tuple[tuple[str, str], ...], bytes]:
         """Path, headers and body of the request: for a batch."""
         rendered = self.render()
+        self._planner(0, rendered)
         plan = self._plan(0, rendered, time.time())
         request = self.target.endpoint.wire.assemble(rendered, plan)
         return request.path, request.headers, request.body.join()
@@ -236,6 +253,7 @@ class OneShot(Caller):
         flight = InFlight(self.request, self._targets[:1], False)
         flight.batch, flight.began, flight.sent_at, flight.first_at = True, at, at, time.time()
         rendered = self.render()
+        self._planner(0, rendered)
         flight.prepared[0] = PreparedRequest(
             call=self._call_at(self.target, self.output, stream=False),
             rendered=rendered,
@@ -267,7 +285,7 @@ class OneShot(Caller):
             timeout=self.request.timeout,
             prewarm=True,
         )
-        call.group, call.ttl = self.group, self.ttl
+        call.group, call.ttl, call.seen = self.group, self.ttl, self.seen
         call.render()
         return call
 

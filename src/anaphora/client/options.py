@@ -116,6 +116,9 @@ class SingleCallOptions(TurnOptions, total=False):
     cache: PromptCachePlan | None
     extras: Mapping[str, str | Mapping[str, Any]] | None
     """Request fields without a name here: wire name -> the fields, or their JSON text."""
+    remember: bool | None
+    """Keeps digests of the prompt's beginnings in the user's index, and marks one that comes back
+    at the first call of a process; None: as the client."""
 
 
 class CallOptions(SingleCallOptions, total=False):
@@ -136,8 +139,13 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
     resumed: int = 0
     calls: int = 0
     """Calls that were answered or failed in this run, warm-ups included."""
-    cost_usd: Decimal = Decimal(0)
-    """Everything so far, as far as prices are known: warm-ups and earlier runs included."""
+    billed_usd: Decimal = Decimal(0)
+    """Everything that was billed, as far as prices are known: warm-ups and earlier runs
+    included."""
+    in_flight: int = 0
+    """Calls that were sent and have not ended; after a cancelled run, those that it left."""
+    in_flight_usd: Decimal = Decimal(0)
+    """About what they cost, with as much output as the longest reply so far."""
     warmup_usd: Decimal = Decimal(0)
     """The part of it for calls that only wrote the cache."""
     unpriced: int = 0
@@ -146,6 +154,11 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     batch: str = ""
     """The provider's batch that runs now."""
+
+    @property
+    def cost_usd(self) -> Decimal:
+        """Everything that was billed, and about what the calls in flight cost."""
+        return self.billed_usd + self.in_flight_usd
 
     @property
     def read_share(self) -> float:
@@ -160,7 +173,7 @@ class FanOutProgress(msgspec.Struct, kw_only=True):
         if cost_usd is None:
             self.unpriced += 1
         else:
-            self.cost_usd += cost_usd
+            self.billed_usd += cost_usd
 
 
 class MapOptions(SingleCallOptions, total=False):
@@ -252,6 +265,8 @@ class ClientOptions(TypedDict, total=False):
     """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
     audit: CallAudit | None
     """Keeps a row of every call: `anaphora.audit.AuditLog`."""
+    remember: bool | None
+    """Of all calls; None: as `ANAPHORA_REMEMBER` says, by default not."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:

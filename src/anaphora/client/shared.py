@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any, Unpack, overload
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 
+from .choice import missing_content
 from .client import AsyncClient
 from .config import environment
 from .content import Content
@@ -27,6 +29,8 @@ from .sync import Client
 
 #: Longer texts are no names of models.
 _LONGEST_NAME = 100
+#: A model in examples.
+_MODEL = "claude-sonnet-5-5"
 
 
 @overload
@@ -54,8 +58,8 @@ def complete(
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]: ...
 def complete(
-    model: str,
-    content: Call | Content,
+    model: str = "",
+    content: Any = None,
     *,
     output: Any = None,
     **options: Unpack[SingleCallOptions],
@@ -65,7 +69,7 @@ def complete(
     `model` is `model` or `provider/model`; `content` and the options are those of
     `AsyncClient.complete`.
     """
-    _check_order(model, content)
+    _check_order(model, content, options)
     return _shared.client().complete(content, model=model, output=output, **options)
 
 
@@ -94,22 +98,27 @@ async def acomplete(
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]: ...
 async def acomplete(
-    model: str,
-    content: Call | Content,
+    model: str = "",
+    content: Any = None,
     *,
     output: Any = None,
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]:
     """As `complete`, in any event loop."""
-    _check_order(model, content)
+    _check_order(model, content, options)
     client = _shared.client()
     return await client._background.call_from_loop(
         lambda: client._client.complete(content, model=model, output=output, **options)
     )
 
 
-def _check_order(model: object, content: object) -> None:
+def _check_order(model: object, content: object, options: Mapping[str, object]) -> None:
     """`complete` of a client takes the content first."""
+    if content is None or not model:
+        raise missing_content(model, options, model_first=True)
+    if not isinstance(model, str):
+        reason = f"must be a model's name, not {type(model).__name__}: the model comes first"
+        raise InvalidRequest(f"{reason}, as in anaphora.complete('{_MODEL}', …)", path="model")
     if isinstance(model, str) and isinstance(content, str) and len(content) <= _LONGEST_NAME:
         swapped = catalog.maker_of(content) is not None and len(content.split()) == 1
         if swapped and "/" not in model and catalog.maker_of(model) is None:

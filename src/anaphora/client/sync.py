@@ -141,7 +141,7 @@ class Client:
     ) -> Response[Any]: ...
     def complete(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,
@@ -182,7 +182,7 @@ class Client:
     ) -> SyncTurn[Any]: ...
     def send(
         self,
-        content: Call | Content,
+        content: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,

@@ -20,6 +20,7 @@ from anaphora.prompt import Call, Params
 from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
+from anaphora.wire.unforced import without_forced_choice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.secrets import ResolvedProvider, SecretHeaders
@@ -86,7 +87,11 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         """The call as the provider gets it. An error names a parameter as the app wrote it:
         `tool_choice`, not `params.tool_choice`."""
         try:
-            return self.endpoint.wire.render(call, self.profile, previous)
+            call, notices = without_forced_choice(call, self.profile, previous)
+            rendered: Rendered = self.endpoint.wire.render(call, self.profile, previous)
+            if notices:
+                rendered = replace(rendered, notices=(*notices, *rendered.notices))
+            return rendered
         except InvalidRequest as error:
             if not error.path.startswith("params."):
                 raise

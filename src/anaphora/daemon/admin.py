@@ -232,6 +232,7 @@ class Admin:
             "providers": [_provider(name, llm, self._config()) for name in llm.providers],
             "models": list(llm.models),
             "max_tokens": llm.max_tokens,
+            "over_max_tokens": llm.over_max_tokens,
             "n": llm.n,
             "requests_per_minute": llm.requests_per_minute,
             "tokens_per_minute": llm.tokens_per_minute,

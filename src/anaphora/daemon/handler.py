@@ -47,6 +47,7 @@ from .calls.steps.authenticate import (
     is_loopback,
     take_token,
 )
+from .faces import ENDPOINTS
 from .health import utc
 from .monitoring import REQUEST_ID, DaemonMetrics, JsonLog
 from .tracing import RequestTraces
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 STATUS_PAGES = ("/healthz", "/readyz", "/metrics")
 REQUEST_ID_HEADER = "anaphora-request-id"
 _JSON = "application/json"
+_OTHER_PATHS = "POST /rpc, GET /healthz, GET /readyz, GET /metrics"
 #: How the paths of the dashboard begin.
 _PAGES = "/ui"
 #: Paths of uploads, whose pieces come without a token.
@@ -216,7 +218,8 @@ class DaemonHandler:
     ) -> CompleteResponse:
         path = exchange.path
         if path not in STATUS_PAGES:
-            raise NotFound("there is nothing at this path", status=404)
+            reason = f"there is nothing at this path; there are: {_OTHER_PATHS}, {ENDPOINTS}"
+            raise NotFound(reason, status=404)
         if exchange.method not in ("GET", "HEAD"):
             raise RequestRejected(f"{exchange.method[:20]} is not allowed here", status=405)
         if path == "/healthz":

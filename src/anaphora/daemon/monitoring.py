@@ -178,8 +178,8 @@ _PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
 _CALLS = frozenset(
     (
         "/v1/messages", "/v1/messages/*", "/v1/chat/*", "/v1/responses", "/api/chat",
-        "/v1beta/models/*:generateContent", "/v1beta/models/*:streamGenerateContent",
-        "/v1beta/models/*:countTokens",
+        "/v1/embeddings", "/v1beta/models/*:generateContent",
+        "/v1beta/models/*:streamGenerateContent", "/v1beta/models/*:countTokens",
     )
 )  # fmt: skip
 #: A path without the ids in it: its first two steps, and the verb after a colon.

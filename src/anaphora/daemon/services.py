@@ -106,6 +106,7 @@ async def open_services(
         off_loop=off_loop,
     )
     calls.use_grants(settings.grants.apps.values())
+    directory.note_groups()
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     slots = calls.read_on.slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
@@ -156,14 +157,16 @@ def _endpoints(
     audit: AuditLog | None,
     clock: Callable[[], float],
 ) -> Endpoints:
+    from .endpoints.embeddings import Embeddings
     from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
     from .endpoints.stored import ObjectRequests
 
     tools = calls.tools
+    forwarder = Forwarder(lambda: files.current.providers)
     stored = ObjectRequests(
         store,
-        Forwarder(lambda: files.current.providers),
+        forwarder,
         tools.ledger,
         tools.late_bills,
         isolates=tools.shared.isolates,
@@ -173,7 +176,9 @@ def _endpoints(
         clock=clock,
     )
     stack.push_async_callback(stored.close)
-    return Endpoints(calls, store, stored, clock=clock)
+    embeddings = Embeddings(tools, calls.permit, forwarder, audit=audit, clock=clock)
+    stack.push_async_callback(embeddings.close)
+    return Endpoints(calls, store, stored, embeddings, clock=clock)
 
 
 async def _recover_audit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -22,6 +23,8 @@ MOST_SHOWN = 80
 #: Longer ones are wrapped in tables.
 _WRAPPED = 30
 _MINUS = "−"
+#: A long id in hexadecimal digits, also with a prefix or as a UUID: `req_8738ddcdd13e70e6870eb509`.
+_HEX_ID = re.compile(r"(?:[A-Za-z]+[_-]){0,2}[0-9a-f][0-9a-f.-]{14,}")
 #: Characters that change the direction of the text behind them.
 _DIRECTIONS = dict.fromkeys(
     (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"
@@ -166,6 +169,14 @@ def name(text: str, most: int = MOST_SHOWN) -> htpy.Node:
         htpy.bdi(".long")[text[:most]],
         htpy.span(".dim")[f"… ({counted(len(text), 'character')})"],
     ]
+
+
+def short_id(text: str, most: int = MOST_SHOWN) -> htpy.Node:
+    """An id. The page shows the beginning of a long hexadecimal one, and all of it under the
+    pointer; selecting it selects and copies all of it."""
+    if not _HEX_ID.fullmatch(text):
+        return name(text, most)
+    return htpy.bdi(".id", title=text)[text]
 
 
 def plain_name(text: str, most: int = MOST_SHOWN) -> str:

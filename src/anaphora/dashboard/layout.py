@@ -72,7 +72,9 @@ _RANGES: tuple[tuple[RangeName, str], ...] = (
     ("week", "Week"),
     ("month", "Month"),
 )
-_FILTER_TITLES = {"app": "App", "provider": "Provider", "model": "Model", "label": "Block"}
+_FILTER_TITLES = {
+    "app": "App", "group": "Group", "provider": "Provider", "model": "Model", "label": "Block",
+}  # fmt: skip
 #: The id of the element with the time that a page covers.
 SPAN = "span"
 #: Options of one field.
@@ -198,8 +200,13 @@ def _custom_range(site: Site, view: View, path: str) -> htpy.Element:
 
 
 def _filter_form(site: Site, view: View, names: Names, path: str) -> htpy.Element | None:
-    choices = {"app": names.apps, "provider": names.providers, "model": names.models}
-    choices["label"] = names.labels
+    choices = {
+        "app": names.apps,
+        "group": names.groups,
+        "provider": names.providers,
+        "model": names.models,
+        "label": names.labels,
+    }
     fields = []
     for field in FILTERS:
         chosen = getattr(view, field)

@@ -64,6 +64,7 @@ def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> by
         return report_file(title, [("Calls", empty("No calls"))], made_at)
     overview = log.overview(log.view)
     groups = {
+        "group": overview.groups,
         "app": overview.apps,
         "provider": overview.providers,
         "model": overview.models,
@@ -88,5 +89,5 @@ def log_report(title: str, calls: Iterable[AuditEnvelope], made_at: float) -> by
 
 
 def _tables(groups: Mapping[str, Mapping[str, CallTotals]]) -> list[htpy.Element]:
-    shown = {kind: sums for kind, sums in groups.items() if set(sums) - {NO_LABEL}}
+    shown = {kind: sums for kind, sums in groups.items() if set(sums) - {NO_LABEL, ""}}
     return [card(f"By {kind}", sums_table(kind, sums)) for kind, sums in shown.items()]

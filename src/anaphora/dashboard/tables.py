@@ -89,6 +89,8 @@ def more(left_out: int, noun: str, plural: str = "") -> htpy.Node:
 
 #: Rows of a table of sums.
 _MOST_ROWS = 20
+#: Columns that a narrow screen has room for.
+_MOST_COLUMNS = 3
 _RESULTS: Mapping[str, tuple[str, Tone]] = {
     "first": ("First call", ""),
     "hit": ("Hit", "good"),
@@ -115,11 +117,11 @@ def table(
     rows: Iterable[Sequence[htpy.Node]],
     *,
     ids: Sequence[str] = (),
-    stacked: bool = False,
 ) -> htpy.Element:
     """Rows under headings; the first cell of a row names it. It scrolls within the page if it is
-    wider; with `stacked`, for tables with sentences, a row becomes a list on a narrow screen. `ids`
-    are those of the rows."""
+    wider; on a narrow screen, each row of a table with more than three columns becomes a list.
+    `ids` are those of the rows."""
+    stacked = len(headings) > _MOST_COLUMNS
     # Elements that are laid out as a list are no table to a screen reader without their role.
     role = (lambda name: name) if stacked else (lambda _: None)
     # Once for each column: attributes take most of the time of an element.
@@ -218,7 +220,7 @@ def calls_table(
             result_cell(shown, site),
         ]
         rows.append(row)
-    return table(caption, headings, rows, stacked=True)
+    return table(caption, headings, rows)
 
 
 def filter_link(text: str, address: str) -> htpy.Element:

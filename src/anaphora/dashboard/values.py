@@ -26,6 +26,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     range: RangeName = "day"
     app: str | None = None
+    group: str | None = None
+    """Of the app, when it made the call."""
     provider: str | None = None
     model: str | None = None
     label: str | None = None
@@ -86,6 +88,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     """What a view can be filtered by."""
 
     apps: Sequence[str] = ()
+    groups: Sequence[str] = ()
     providers: Sequence[str] = ()
     models: Sequence[str] = ()
     labels: Sequence[str] = ()
@@ -95,6 +98,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     total: CallTotals
     points: Sequence[Point]
     apps: dict[str, CallTotals]
+    groups: dict[str, CallTotals]
+    """Of apps."""
     providers: dict[str, CallTotals]
     models: dict[str, CallTotals]
     causes: dict[str, CallTotals]
@@ -128,6 +133,7 @@ class AppRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     granted: bool = True
     """Whether extensions.yaml has a grant for it; without one, all its calls are refused."""
+    group: str = ""
     capabilities: Sequence[str] = ()
     missing: Sequence[str] = ()
     """Capabilities that it requires and is not granted."""

@@ -1,9 +1,9 @@
 """The view of a page, as the query of its address: a range of time and filters.
 
 `range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
-in ISO 8601 (UTC if no zone is named). `app`, `provider`, `model` and `label` are filters; an
-empty one is none. The charts of a view have steps of time. `is_found` says whether a search in a
-view finds a call.
+in ISO 8601 (UTC if no zone is named). `app`, `group`, `provider`, `model` and `label` are
+filters; an empty one is none. The charts of a view have steps of time. `is_found` says whether a
+search in a view finds a call.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ RANGE_SECONDS: Final[Mapping[RangeName, float]] = {
     "week": 7 * 86_400.0,
     "month": 30 * 86_400.0,
 }
-FILTERS: Final = ("app", "provider", "model", "label")
+FILTERS: Final = ("app", "group", "provider", "model", "label")
 #: How much of a wrong value an error repeats.
 _SHOWN = 60
 #: The lengths of the steps of charts, in seconds, and how many steps a chart has at most.
 _STEPS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 7 * 86_400, 28 * 86_400)
 _MOST_STEPS = 100
+_HOUR, _DAY = 3_600, 86_400
 
 
 def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "day") -> View:
@@ -114,13 +115,18 @@ class ChartSteps(msgspec.Struct, frozen=True):
         ]
 
 
-def steps_of(view: View) -> ChartSteps:
+def steps_of(view: View, first: float | None = None) -> ChartSteps:
     """The finest steps of which a chart of the view needs no more than a hundred, or the part of
-    one at each end more."""
-    length = view.until - view.since
+    one at each end more. With the time of the `first` call of all, the chart of a longer range
+    begins there: that of a first day has its hours, and not one bar in a month without calls."""
+    since, finest = view.since, _STEPS[0]
+    if first is not None and view.since < (begin := min(first, view.until - _DAY)):
+        since, finest = begin, _HOUR
+    length = view.until - since
     longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_STEPS)
-    seconds = next((each for each in _STEPS if length / each <= _MOST_STEPS), longest)
-    start = view.since // seconds * seconds
+    steps = (each for each in _STEPS if each >= finest and length / each <= _MOST_STEPS)
+    seconds = next(steps, longest)
+    start = since // seconds * seconds
     return ChartSteps(start, seconds, max(1, math.ceil((view.until - start) / seconds)))
 
 
@@ -137,6 +143,7 @@ def _in_view(call: AuditEnvelope, view: View) -> bool:
     return (
         view.since <= call.at < view.until
         and matches(view, call.app, call.provider, call.billed_model)
+        and view.group in (None, call.group)
         and (view.label is None or has_label(call, view.label))
     )
 

@@ -1,6 +1,6 @@
 """Anaphora in programs that call providers through other libraries.
 
-sdk           hooks for the official SDKs, and for everything on httpx, httpx2 and aiohttp
+sdk           hooks for the official SDKs, and for all calls on httpx, aiohttp and http.client
 langchain     ChatAnaphora, a chat model for LangChain
 pydantic_ai   AnaphoraModel, a model for agents of pydantic-ai
 inspect_ai    anaphora/…, models for evaluations of inspect_ai

@@ -29,6 +29,10 @@ _OTHER_VARIABLES = {
     "GEMINI_API_BASE": "google",
     "GOOGLE_BASE_URL": "google",
     "DEEPSEEK_API_BASE": "deepseek",
+    "GOOGLE_VERTEX_BASE_URL": "google",
+    "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "bedrock",
+    "AWS_ENDPOINT_URL": "bedrock",
+    "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
 }
 _PORTS = {"http": 80, "https": 443}
 #: Addresses whose provider is remembered.

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, Unpack
 
 from anaphora import canonical
 from anaphora.catalog import Profile
-from anaphora.client.attempt_failures import event_error
 from anaphora.client.client import AsyncClient
 from anaphora.client.content import Content
 from anaphora.client.options import CallOptions
+from anaphora.client.provider_errors import event_error
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
@@ -48,23 +48,25 @@ class FrameworkClient:
         *,
         config: Any = None,
         environ: Mapping[str, str] | None = None,
+        remember: bool | None = None,
     ) -> None:
         """`client` is a client of the application, which closes it. Without one, this makes its
         own: from `config`, the path of llm.yaml or its content, or from the keys in the
-        environment."""
+        environment. `remember` is that of all its calls."""
         given: object = client
         if client is None:
             if config is None:
-                client = Client.from_env(environ)
+                client = Client.from_env(environ, remember=remember)
             else:
-                client = Client.from_config(config, environ=environ)
+                client = Client.from_config(config, environ=environ, remember=remember)
         elif not isinstance(given, Client):
             reason = f"must be an anaphora.Client, not {type(given).__name__}"
             if isinstance(given, AsyncClient):
                 reason = "must be an anaphora.Client, which works in any event loop and thread"
             raise InvalidRequest(reason, path="client")
-        elif config is not None:
-            raise InvalidRequest("cannot be combined with a client, which has one", path="config")
+        elif config is not None or remember is not None:
+            name = "remember" if config is None else "config"
+            raise InvalidRequest("cannot be combined with a client, which has one", path=name)
         self.client = client
 
     def __deepcopy__(self, memo: object) -> FrameworkClient:

@@ -16,7 +16,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -144,10 +145,15 @@ class ObservedCall:
     """One request and its response, as they pass."""
 
     def __init__(
-        self, observations: tuple[Observation, ...], call: RelayedCall, began: float
+        self,
+        observations: tuple[Observation, ...],
+        call: RelayedCall,
+        began: float,
+        at_bedrock: bedrock.BedrockCall | None = None,
     ) -> None:
         self._observations = observations
         self._call = call
+        self._at_bedrock = at_bedrock
         self._began = began
         self._data: list[bytes] = []
         self._size = 0
@@ -220,8 +226,10 @@ class ObservedCall:
         call.ended = time.monotonic() - self._began
         if self._size <= KEPT_BYTES:
             data = b"".join(self._data)
-            if header_of(call.response_headers, "content-type").startswith(bedrock.CONTENT_TYPE):
-                data = bedrock.as_events(data)
+            if self._at_bedrock is not None:
+                content_type = header_of(call.response_headers, "content-type")
+                with guarded("reading a response"):
+                    data = self._at_bedrock.response(data, content_type)
             call.pieces = [ResponsePiece(call.ended, data)] if data else []
         self._data.clear()
         with guarded("judging a call"), suspended():
@@ -281,6 +289,17 @@ def activate(observation: Observation) -> Callable[[], None]:
     return deactivate
 
 
+@contextmanager
+def included(observation: Observation) -> Iterator[None]:
+    """The calls of this block are those of the observation as well."""
+    current = _ACTIVE.get()
+    token = _ACTIVE.set(current if observation in current else (*current, observation))
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
 class suspended:
     """No call is observed in this block."""
 
@@ -322,10 +341,10 @@ def begin(
     body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
-    wire, invoked = wire_at(address.path), None
+    wire, at_bedrock = wire_at(address.path), None
     if wire is None:
-        invoked = bedrock.model_in(address.path)
-        if invoked is None:
+        at_bedrock = bedrock.call_at(address.path)
+        if at_bedrock is None:
             return None
         wire = bedrock.WIRE
     observations = [*active(), *([] if own is None else [own])]
@@ -334,8 +353,8 @@ def begin(
         return None
     with guarded("reading a request"):
         data, path = body(), address.path
-        if invoked is not None and data is not None:
-            data, path = bedrock.with_model(data, invoked), bedrock.PATH
+        if at_bedrock is not None and data is not None:
+            data, path = at_bedrock.request(data), bedrock.PATH
         known = [*routes.values()]
         call = ObservedCall(
             tuple(routes),
@@ -350,8 +369,9 @@ def begin(
                 request_body=None if data is None or len(data) > KEPT_BYTES else data,
             ),
             time.monotonic(),
+            at_bedrock,
         )
-        if invoked is None and any(each.mark for each in routes):
+        if at_bedrock is None and any(each.mark for each in routes):
             with guarded("placing markers"):
                 call.place()
         return call

@@ -97,20 +97,23 @@ class AnaphoraModel(Model):
         config: Any = None,
         settings: ModelSettings | None = None,
         profile: Any = None,
+        remember: bool | None = None,
     ) -> None:
         """`model` and `provider` are those of `Client.complete`: `anthropic/claude-sonnet-5-5`
         names both. `client` is one of the application; without it there is one for this model,
-        from `config` (llm.yaml) or the keys in the environment."""
+        from `config` (llm.yaml) or the keys in the environment, which keeps digests of prompts in
+        the user's index if it is to `remember` them."""
         self._model = model
         self._provider_name = provider
-        self._calls = FrameworkClient(client, config=config)
+        self._calls = FrameworkClient(client, config=config, remember=remember)
         known = self._calls.model_profile(provider, model)
-        self._forces_tools = not known.refuses("forced_tools")
         if profile is None:
             profile = ModelProfile(
                 supports_json_schema_output=True,
                 supports_thinking=True,
-                default_structured_output_mode="tool" if self._forces_tools else "native",
+                default_structured_output_mode="native"
+                if known.refuses("forced_tools")
+                else "tool",
             )
         super().__init__(settings=settings, profile=profile)
 
@@ -185,6 +188,7 @@ class AnaphoraModel(Model):
             "tool_choice": choice,
             "reasoning": _reasoning(parameters.thinking),
             "params": Params(output=_output(parameters)),
+            "conversation": _is_loop(content, choice, parameters),
         }
         given = {name: value for name, value in options.items() if value is not None}
         return content, cast(CallOptions, given)
@@ -209,12 +213,19 @@ class AnaphoraModel(Model):
             )
             for tool in defined.values()
         ]
-        if not self._forces_tools and choice.mode in ("required", "tool"):
-            choice = ToolChoice("auto")
         parallel = settings.get("parallel_tool_calls")
         if not tools or (choice.mode == "auto" and parallel is None):
             return tools, None
         return tools, ToolChoice(choice.mode, choice.name, parallel)
+
+
+def _is_loop(
+    content: Sequence[Message], choice: ToolChoice | None, parameters: ModelRequestParameters
+) -> bool:
+    """Whether another call is likely to follow: the model may call functions, whose results come
+    with the next call, or has answered before. A tool for the output alone ends the run."""
+    calls_functions = bool(parameters.function_tools) and (choice is None or choice.mode != "none")
+    return calls_functions or any(message.role == "assistant" for message in content)
 
 
 def _output(parameters: ModelRequestParameters) -> OutputFormat | None:

@@ -1,7 +1,7 @@
 """Hooks for the official SDKs: verdicts on the calls of an unchanged program.
 
     client = anaphora.observe(anthropic.Anthropic())     the same object
-    with anaphora.observing(on_verdict=print): ...        everything on httpx, httpx2 and aiohttp
+    with anaphora.observing(on_verdict=print): ...        everything in a block
     anthropic.DefaultHttpxClient(transport=transport())   a transport to pass on
 
 They work below the SDKs, at the transport: the request is seen as it is sent, and the response as
@@ -11,7 +11,6 @@ it arrives. Methods, stream helpers and raw responses of an SDK are its own.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -20,9 +19,10 @@ from anaphora.client.observe import Watcher
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.sums import JudgedCall
 
-from . import httpx_transport
+from . import http_client_hooks, httpx_transport
 from .httpx_transport import ObservedTransport
 from .observation import Observation, OnVerdict, activate
+from .replaced import Hook, ReplacedFunctions
 
 __all__ = ["JudgedCall", "Observation", "observe", "observing", "transport"]
 
@@ -40,6 +40,10 @@ _PLACES = (
     "_httpx_client",
     "_async_httpx_client",
     "sdk_configuration",
+    "_endpoint",
+    "http_session",
+    "http",
+    "_http",
 )
 #: How deep they are: a framework's model, the SDK's client in it, its configuration.
 _DEPTH = 3
@@ -74,8 +78,9 @@ def observe(
         one(observation)
     if not found:
         raise InvalidRequest(
-            f"no HTTP client of httpx, httpx2 or aiohttp found in {type(client).__qualname__}; wrap"
-            " the calls in `with anaphora.observing(…)` instead",
+            "no HTTP client of httpx, httpx2, aiohttp, requests, urllib3, botocore or httplib2"
+            f" found in {type(client).__qualname__}; wrap the calls in"
+            " `with anaphora.observing(…)` instead",
             path="client",
         )
     return client
@@ -115,9 +120,10 @@ def observing(
     mark: bool = False,
     addresses: Mapping[str, str] = {},
 ) -> Iterator[Observation]:
-    """Observes everything on httpx, httpx2 and aiohttp in this block: calls to hosts of the catalog
-    and to configured addresses. Per context: other threads and tasks are not observed, tasks that
-    are started in the block are. The block's value has the calls and their sums.
+    """Observes everything on httpx, httpx2, aiohttp and `http.client` (requests, urllib3, botocore,
+    google-auth) in this block: calls to hosts of the catalog and to configured addresses. Per
+    context: other threads and tasks are not observed, tasks that are started in the block are. The
+    block's value has the calls and their sums.
 
     Configured are `addresses`, base URLs with their provider, and those of the environment
     (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, …).
@@ -125,54 +131,26 @@ def observing(
     observation = Observation(
         on_verdict=on_verdict, watchers=watchers, mark=mark, addresses=addresses
     )
-    _hooks().add()
-    deactivate = activate(observation)
-    try:
-        yield observation
-    finally:
-        deactivate()
-        _hooks().remove()
+    with _hooks().in_use(), http_client_hooks.HOOKS.in_use():
+        deactivate = activate(observation)
+        try:
+            yield observation
+        finally:
+            deactivate()
 
 
 # ── Functions that are replaced in a block ───────────────────────────────────────────────────────
 
 
-class _Hooks:
-    """The functions that blocks replace: the first puts the hooks in, the last takes them out."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-
-    def add(self) -> None:
+@functools.cache
+def _hooks() -> ReplacedFunctions:
+    def hooks() -> Iterator[Hook]:
         from . import aiohttp_hooks
 
-        with self._lock:
-            self._blocks += 1
-            known = {(owner, name) for owner, name, _, _ in self._replaced}
-            for owner, name, wrap in (*httpx_transport.hooks(), *aiohttp_hooks.hooks()):
-                if (owner, name) not in known:
-                    original = getattr(owner, name)
-                    hook = wrap(original)
-                    setattr(owner, name, hook)
-                    self._replaced.append((owner, name, original, hook))
+        yield from httpx_transport.hooks()
+        yield from aiohttp_hooks.hooks()
 
-    def remove(self) -> None:
-        with self._lock:
-            self._blocks -= 1
-            if self._blocks:
-                return
-            for owner, name, original, hook in reversed(self._replaced):
-                # A hook that another tool has wrapped stays: it does nothing outside a block.
-                if vars(owner).get(name) is hook:
-                    setattr(owner, name, original)
-            self._replaced.clear()
-
-
-@functools.cache
-def _hooks() -> _Hooks:
-    return _Hooks()
+    return ReplacedFunctions(hooks)
 
 
 # ── The HTTP clients of an SDK ───────────────────────────────────────────────────────────────────
@@ -187,6 +165,9 @@ def _http_clients(client: Any, depth: int = _DEPTH) -> Iterator[Callable[[Observ
         from .aiohttp_hooks import observe_session
 
         yield functools.partial(observe_session, client)
+        return
+    if http_client_hooks.sender_of(client) is not None:
+        yield functools.partial(http_client_hooks.observe_sender, client)
         return
     if callable(getattr(client, "_get_aiohttp_session", None)):
         yield functools.partial(_observe_sessions, client)

@@ -56,6 +56,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     batch: tuple[str, ...] = ()
     """Words with which it does not."""
     argument: ProgramArgument | None = None
+    forward: bool = False
+    """It takes no base URL, but HTTPS_PROXY."""
     keys: tuple[str, ...] = ()
     """Variables that hold its key, besides the providers'."""
     login: tuple[str, ...] = ()

@@ -14,10 +14,10 @@ import contextlib
 import hmac
 import logging
 import secrets
+import socket
 import ssl
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -26,8 +26,9 @@ from anaphora import catalog
 from anaphora.client.transport.errors import read_url
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.serving.app import ANY, HostGuard, ServedApp
+from anaphora.serving.connection_limits import ConnectionLimits
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
-from anaphora.serving.listening import unix_server
+from anaphora.serving.listening import connected_server
 from anaphora.traffic.calls import ProxyRoute
 
 from .routes import RouteTable, environment_proxy
@@ -42,6 +43,9 @@ _HTTPS = 443
 _HEAD_BYTES, _HEAD_SECONDS = 16 * 1024, 30.0
 _CONNECT_SECONDS, _HANDSHAKE_SECONDS = 30.0, 30.0
 _PIECE = 64 * 1024
+#: All tunnels are those of one program.
+_LIMITS = ConnectionLimits(connections=4096, strangers=4096, strangers_of_peer=4096)
+Serve: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
@@ -85,7 +89,7 @@ class ForwardProxy:
         self.port = 0
         self._reported: set[str] = set()
         self._servers = contextlib.AsyncExitStack()
-        self._sockets: dict[ProxyRoute, asyncio.Task[Path]] = {}
+        self._relays: dict[ProxyRoute, asyncio.Task[Serve]] = {}
         self._tunnels: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -161,7 +165,7 @@ class ForwardProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        path = await self._socket(route)
+        serve = await self._relay_of(route)
         context = self._authority.context(host)
         writer.write(_ESTABLISHED)
         try:
@@ -170,8 +174,9 @@ class ForwardProxy:
             if isinstance(problem, ssl.SSLError | ConnectionError):
                 self._report_once(host)
             return
-        onward = await asyncio.open_unix_connection(path, limit=_PIECE)
-        await _join((reader, writer), onward)
+        here, there = socket.socketpair()
+        await serve(there)
+        await _join((reader, writer), await asyncio.open_connection(sock=here, limit=_PIECE))
 
     def _report_once(self, host: str) -> None:
         if host not in self._reported:
@@ -182,20 +187,17 @@ class ForwardProxy:
                 f" {', '.join(self._authority.environment)}"
             )
 
-    async def _socket(self, route: ProxyRoute) -> Path:
-        """Where the relay takes the requests of a route, each in the name of its provider."""
-        starting = self._sockets.get(route)
+    async def _relay_of(self, route: ProxyRoute) -> Serve:
+        """Takes connections whose requests are relayed in the name of the route's provider."""
+        starting = self._relays.get(route)
         if starting is None:
-            starting = asyncio.create_task(self._serve(route))
-            self._sockets[route] = starting
+            starting = self._relays[route] = asyncio.create_task(self._start(route))
         return await asyncio.shield(starting)
 
-    async def _serve(self, route: ProxyRoute) -> Path:
+    async def _start(self, route: ProxyRoute) -> Serve:
         # Whoever comes here has given the password, so that Host and Origin do not matter.
         app = ServedApp(_HostHandler(self._relay, route), HostGuard(_HOST, [ANY], origins=False))
-        path = self._authority.folder / f"{len(self._sockets)}.socket"
-        await self._servers.enter_async_context(unix_server(app, path))
-        return path
+        return await self._servers.enter_async_context(connected_server(app, _LIMITS))
 
     # ── Other tunnels ────────────────────────────────────────────────────────────────────────────
 

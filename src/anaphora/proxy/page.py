@@ -154,7 +154,8 @@ class WatchOverview:
         notices = [htpy.li[f"Call {number}: {text}"] for number, text in tuple(self._calls.notices)]
         return [
             htpy.p(".headline")[f"Since the start: {summary.headline}."],
-            summary.savings.calls > 0 and htpy.p(".dim")[str(summary.savings)],
+            summary.savings.calls > 0
+            and [htpy.p(".dim")[str(summary.savings)], htpy.p(".dim")[summary.order_sentence]],
             notices and htpy.ul(".notice", aria_label="Notices")[notices],
         ]
 
@@ -178,6 +179,7 @@ def watch_report(judge: Judge, calls: WatchedCalls, made_at: float) -> bytes:
             [
                 htpy.p[f"{summary.headline}."],
                 htpy.p[str(summary.savings)],
+                htpy.p[summary.order_sentence],
                 [htpy.p[f"Call {number}: {text}"] for number, text in calls.notices],
                 headline(overview.total),
                 charts(overview),

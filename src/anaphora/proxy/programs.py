@@ -151,6 +151,12 @@ def forward_notices() -> list[str]:
     return [f"NO_PROXY excludes {', '.join(names)}: calls there are not seen"] if names else []
 
 
+def forwarded_program(command: Sequence[str]) -> str:
+    """The name of a program that takes no base URL, but HTTPS_PROXY; empty if it is none."""
+    program = parse(command).program
+    return program.title if program is not None and program.forward else ""
+
+
 def owns_terminal(command: Sequence[str]) -> bool:
     """Whether the command draws on the whole terminal, so that nothing may be printed there."""
     line = parse(command)

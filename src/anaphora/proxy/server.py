@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anaphora.errors import InvalidRequest
@@ -86,23 +86,21 @@ def running(
     host: str = "127.0.0.1",
     port: int = 0,
     pages: Pages | None = None,
-    page_paths: Collection[str] = (),
     allow_hosts: Iterable[str] = (),
     own_process: bool = False,
     forwarding: Forwarding | None = None,
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
-    `upstream` is the network unless given, and is closed at the end. `page_paths` are paths of
-    `pages` that a link on another site may open; `allow_hosts` as for the emulator. With
-    `own_process` the interpreter is set up for the relay while it runs. With
+    `upstream` is the network unless given, and is closed at the end; `allow_hosts` as for the
+    emulator. With `own_process` the interpreter is set up for the relay while it runs, with
     `forwarding` it is a forward proxy as well.
     """
     table = RouteTable(routes)
     seen_by = ObserverThread(observers)
     try:
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
-        guard = HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT)
+        guard = HostGuard(host, allow_hosts, hint=_HINT)
         websocket = handler.handle_websocket if handler.takes_websockets else None
         app = ServedApp(handler, guard, closed=handler.close, websocket=websocket)
         forward = None

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from anaphora.traffic.judging import Judge
-from anaphora.traffic.sums import JudgedCall, WatchSummary
+from anaphora.traffic.summary import WatchSummary
+from anaphora.traffic.sums import JudgedCall
 from anaphora.wording import counted, format_loss, format_usd
 
 #: Breaks and failed calls that a failure shows in full.

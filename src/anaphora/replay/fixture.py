@@ -79,6 +79,9 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     """Redaction changed the body of the request or of the response."""
     raw_hash: str = ""
     """BLAKE3 of the stored response body; computed by default."""
+    variables: dict[str, str] = {}
+    """The place and the day of the recorded run (`variables.py`), as far as the request or the
+    response names them."""
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
@@ -130,6 +133,7 @@ class _StoredFixture(msgspec.Struct, Generic[B], kw_only=True):
     recorded: float = 0.0
     altered: bool = False
     raw_hash: str
+    variables: dict[str, str] = {}
 
 
 class _Version(msgspec.Struct):
@@ -162,6 +166,8 @@ def _fields(fixture: Fixture) -> dict[str, Any]:
     fields = {name: getattr(fixture, name) for name in Fixture.__struct_fields__[3:]}
     fields["request"] = _stored(fixture.request)
     fields["pieces"] = [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]
+    if not fixture.variables:
+        del fields["variables"]
     return fields
 
 

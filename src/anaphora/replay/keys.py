@@ -134,8 +134,15 @@ class RequestKey(msgspec.Struct, frozen=True, kw_only=True):
 def key_of(
     request: ReplayRequest, rules: MatchRules, known: Mapping[str, str] | None = None
 ) -> RequestKey:
-    """The key of a request. `known` are texts of other requests that rules replaced everywhere."""
-    compared, replaced = with_placeholders(compared_request(request), rules, known)
+    """The key of a request. `known` are more texts that are replaced everywhere, with their
+    placeholders."""
+    return key_of_compared(compared_request(request), rules, known)
+
+
+def key_of_compared(
+    compared: ComparedRequest, rules: MatchRules, known: Mapping[str, str] | None = None
+) -> RequestKey:
+    compared, replaced = with_placeholders(compared, rules, known)
     return RequestKey(key=_digest(compared), model=compared.model, replaced=replaced)
 
 

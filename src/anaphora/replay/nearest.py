@@ -74,9 +74,22 @@ def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]
     return names[-_CLOSEST:]
 
 
-def difference(recorded: ComparedRequest, asked: ComparedRequest) -> RequestDifference | None:
-    """The first difference in the order of the new request; None without one."""
-    return next(_differences(_parts(recorded), _parts(asked), ""), None)
+def differences(recorded: ComparedRequest, asked: ComparedRequest) -> Iterator[RequestDifference]:
+    """In the order of the new request."""
+    for path, one, two in _differing(_parts(recorded), _parts(asked), ""):
+        if isinstance(one, str) and isinstance(two, str):
+            offset = _first_difference(one, two)
+            excerpts = _excerpt(one, offset), _excerpt(two, offset)
+        else:
+            offset, excerpts = None, (_shown(one), _shown(two))
+        yield RequestDifference(path=path, offset=offset, recorded=excerpts[0], asked=excerpts[1])
+
+
+def differing_texts(recorded: ComparedRequest, asked: ComparedRequest) -> Iterator[tuple[str, str]]:
+    """Texts of the bodies that differ, at the same place in both."""
+    for _, one, two in _differing(recorded.body, asked.body, ""):
+        if isinstance(one, str) and isinstance(two, str):
+            yield one, two
 
 
 def _parts(compared: ComparedRequest) -> dict[str, Any]:
@@ -109,23 +122,19 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _differences(recorded: Any, asked: Any, path: str) -> Iterator[RequestDifference]:
+def _differing(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """The values that differ, and their paths."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         for name in {**asked, **recorded}:
             inner = f"{path}.{name}" if path else name
-            yield from _differences(recorded.get(name, _MISSING), asked.get(name, _MISSING), inner)
+            yield from _differing(recorded.get(name, _MISSING), asked.get(name, _MISSING), inner)
     elif isinstance(recorded, list) and isinstance(asked, list):
         for index in range(max(len(recorded), len(asked))):
             one = recorded[index] if index < len(recorded) else _MISSING
             two = asked[index] if index < len(asked) else _MISSING
-            yield from _differences(one, two, f"{path}[{index}]")
-    elif isinstance(recorded, str) and isinstance(asked, str):
-        if recorded != asked:
-            offset = _first_difference(recorded, asked)
-            one, two = _excerpt(recorded, offset), _excerpt(asked, offset)
-            yield RequestDifference(path=path, offset=offset, recorded=one, asked=two)
+            yield from _differing(one, two, f"{path}[{index}]")
     elif type(recorded) is not type(asked) or recorded != asked:
-        yield RequestDifference(path=path, recorded=_shown(recorded), asked=_shown(asked))
+        yield path, recorded, asked
 
 
 def _first_difference(one: str, two: str) -> int:

@@ -15,32 +15,32 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture, Phase
+from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture
 from anaphora.wording import counted
 
-from .fixture import Fixture, FixtureHeaders, FixturePiece
-from .keys import (
-    ComparedRequest,
-    ReplayRequest,
-    RequestKey,
-    compared_request,
-    exact_digest,
-    key_of,
-    with_placeholders,
-)
-from .nearest import RequestDifference, RequestOutline, difference, nearest
+from .fixture import Fixture
+from .keys import ReplayRequest, RequestKey, exact_digest, key_of
+from .misses import MissExplanation, NearestRecording, NearestSearch
+from .recording import Recording
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
 from .signing import SigningKey
 from .store import FixtureStore
+from .variable_index import VariableIndex
+from .variables import (
+    BoundVariable,
+    differing_variables,
+    named_in,
+    present_variables,
+    with_values,
+)
 
 Mode: TypeAlias = Literal["none", "once", "new", "all"]
 Repeat: TypeAlias = Literal["never", "last"]
@@ -58,6 +58,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that were answered with the nearest recording, and how they differ."""
     failures: tuple[str, ...]
     """Why answers were not recorded."""
+    variables: tuple[BoundVariable, ...] = ()
+    """Directories and the like that are others than in the recordings."""
 
 
 class Player:
@@ -74,10 +76,12 @@ class Player:
         secrets: Iterable[str] = (),
         sign: SigningKey | None = None,
         signed_by: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """`rules` is a file like replay.toml; its rules apply besides those of the folder and the
         shipped ones. `secrets` are removed from recordings, like the credentials of requests.
-        `sign` and `signed_by` are those of `FixtureStore.open`."""
+        `sign` and `signed_by` are those of `FixtureStore.open`. `variables` are the place and the
+        day of this run (`present_variables`); those of this process, unless given."""
         given = {"mode": (mode, Mode), "repeat": (repeat, Repeat), "match": (match, Match)}
         for name, (value, kind) in given.items():
             if value not in get_args(kind):
@@ -93,12 +97,13 @@ class Player:
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}
         """How often each key was requested."""
-        self._known: dict[str, str] = {}
-        """Texts of recordings that rules replace everywhere; replayed answers bring them back."""
-        self._learnt: set[frozenset[str]] = set()
-        self._unread: dict[str, None] = {}
-        """Keys of requests that were recorded exactly, to learn from before another is compared."""
-        self._outlines: dict[str, RequestOutline] | None = None
+        self.variables: Mapping[str, str] = {}
+        if settings.shipped_rules:
+            self.variables = present_variables() if variables is None else variables
+        self._index = VariableIndex(self.store, self.rules, self.variables)
+        self._nearest = NearestSearch(self.store, self.rules, self._index)
+        self._bound: dict[BoundVariable, None] = {}
+        """Variables that differ from the recorded ones."""
         self._waiting: dict[str, list[Recording]] = {}
         self._old: dict[str, list[str]] = {}
         """In mode `all`: the recordings that new ones replace, by key."""
@@ -107,7 +112,7 @@ class Player:
                 self._old.setdefault(entry.key, []).append(entry.path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self._replayed = self._recorded = 0
-        self._misses: list[str] = []
+        self._misses: list[MissExplanation] = []
         self._differences: list[str] = []
         self._failures: list[str] = []
         self._told = 0
@@ -122,10 +127,17 @@ class Player:
             return ReplayReport(
                 replayed=self._replayed,
                 recorded=self._recorded,
-                misses=tuple(self._misses),
+                misses=tuple(f"{miss.request}: {miss.reason}" for miss in self._misses),
                 differences=tuple(self._differences),
                 failures=tuple(self._failures),
+                variables=tuple(self._bound),
             )
+
+    @property
+    def explanations(self) -> tuple[MissExplanation, ...]:
+        """The misses of the report, with all differences."""
+        with self._lock:
+            return tuple(self._misses)
 
     # ── Looking up ───────────────────────────────────────────────────────────────────────────────
 
@@ -142,18 +154,39 @@ class Player:
             recorded = self.store.key_of_exact(exact)
             fixture = None if recorded is None else self._next(recorded, request=False)
             if fixture is not None:
-                with self._lock:
-                    self._unread[fixture.key] = None
                 return fixture
-        self._learn_exact()
-        key = key_of(request, self.rules, self._known)
+        key = key_of(request, self.rules, self._index.present)
         if self._records_all:
             return self._begin(request, key, exact)
-        fixture = self._next(key.key)
+        fixture = self._next(key.key) or self._next_elsewhere(request)
         if fixture is not None:
-            self._learn(key, fixture)
-            return fixture
+            return with_values(fixture, self._bind(fixture, request, key))
         return self._begin(request, key, exact) if self.mode == "new" else key
+
+    def _next_elsewhere(self, request: ReplayRequest) -> Fixture | None:
+        """The next recorded answer to a request that differs only in variables."""
+        if not len(self.store):
+            return None
+        places = self._index.find(self._shown(request))
+        with self._lock:
+            left = [one for one in places if one.position >= self._asked.get(one.key, 0)]
+            if left:
+                self._asked[left[0].key] = left[0].position + 1
+            elif places and self.repeat == "last":
+                left = [places[-1]]
+            else:
+                return None
+            self._replayed += 1
+        return self.store.fixture(left[0].path)
+
+    def _bind(
+        self, fixture: Fixture, request: ReplayRequest, key: RequestKey
+    ) -> tuple[BoundVariable, ...]:
+        """The variables that differ between a recording and a request."""
+        bound = differing_variables(fixture, request.body, self.rules, key.replaced, self.variables)
+        with self._lock:
+            self._bound |= dict.fromkeys(bound)
+        return bound
 
     def _next(self, key: str, *, request: bool = True) -> Fixture | None:
         """The next recorded answer to a request; None after the last. Without `request`, its body
@@ -170,59 +203,48 @@ class Player:
             self._replayed += 1
         return fixtures[number]
 
-    def _learn(self, key: RequestKey, fixture: Fixture) -> None:
-        """Remember the directories and the like of the run that was recorded: its answers name
-        them, and the next request repeats the answers."""
-        names = frozenset(key.replaced)
-        if names and names not in self._learnt:
-            self._learn_recorded(fixture)
-            with self._lock:
-                self._learnt.add(names)
-
-    def _learn_exact(self) -> None:
-        """Learn from requests that equal their recordings byte for byte."""
-        with self._lock:
-            unread, self._unread = self._unread, {}
-        for key in unread:
-            self._learn_recorded(self.store.by_key(key)[0])
-
-    def _learn_recorded(self, fixture: Fixture) -> None:
-        replaced = key_of(ReplayRequest.of(fixture), self.rules).replaced
-        with self._lock:
-            self._known = {**self._known, **replaced}
-
     def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
         """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
         the first time."""
-        times = len(self.store.by_key(key.key))
+        shown = self._shown(request)
+        times = len(self.store.by_key(key.key)) or len(self._index.find(shown))
         if times:
             reason = (
                 f"it is recorded {counted(times, 'time')} and was asked once more;"
                 ' repeat="last" repeats the last answer'
             )
             raise self._miss(request, key, reason)
-        near = self._nearest(request)
+        near = self._nearest.find(shown)
         if near is None:
             raise self._miss(request, key, "nothing like it is recorded")
-        fixture, first, servable = near
-        differs = "equal but for what is not shown" if first is None else str(first)
+        fixture = near.fixture
+        differs = (
+            str(near.differences[0]) if near.differences else "equal but for what is not shown"
+        )
         reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
-        if self.match != "nearest" or not servable:
-            raise self._miss(request, key, reason)
+        if self.match != "nearest" or not near.servable:
+            self._bind(fixture, request, key)
+            raise self._miss(request, key, reason, near)
         with self._lock:
             self._differences.append(f"{self._named(request)}: {reason}")
         answer = self._next(fixture.key)
-        if answer is not None:
-            return answer
-        with self._lock:
-            self._replayed += 1
-        return self.store.by_key(fixture.key)[-1]
+        if answer is None:
+            answer = self.store.by_key(fixture.key)[-1]
+            with self._lock:
+                self._replayed += 1
+        return with_values(answer, self._bind(answer, request, key))
 
-    def note_miss(self, request: ReplayRequest, reason: str) -> None:
+    def note_miss(
+        self, request: ReplayRequest, reason: str, near: NearestRecording | None = None
+    ) -> None:
         """Note why a request is not answered from the recordings."""
-        named = self._named(request)
+        miss = MissExplanation(request=self._named(request), reason=reason)
+        if near is not None:
+            miss = msgspec.structs.replace(
+                miss, nearest=near.path, differences=near.differences, rules=near.rules
+            )
         with self._lock:
-            self._misses.append(f"{named}: {reason}")
+            self._misses.append(miss)
 
     def _shown(self, request: ReplayRequest) -> ReplayRequest:
         """The request without secrets."""
@@ -238,48 +260,22 @@ class Player:
         """How messages name a request."""
         return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
 
-    def _miss(self, request: ReplayRequest, key: RequestKey, reason: str) -> NoFixture:
-        self.note_miss(request, reason)
+    def _miss(
+        self,
+        request: ReplayRequest,
+        key: RequestKey,
+        reason: str,
+        near: NearestRecording | None = None,
+    ) -> NoFixture:
+        self.note_miss(request, reason, near)
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
-
-    def _nearest(
-        self, request: ReplayRequest
-    ) -> tuple[Fixture, RequestDifference | None, bool] | None:
-        """The recording that is most like a request, the first difference, and whether its answer
-        has the requested form."""
-        asked = self._compared(self._shown(request))
-        names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
-        best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
-        for name in names:
-            fixture = self.store.fixture(name)
-            compared = self._compared(ReplayRequest.of(fixture))
-            first = difference(compared, asked)
-            alike = -1 if first is None or first.offset is None else first.offset
-            if best is None or alike >= best[0]:
-                best = alike, fixture, first, compared.operation == asked.operation
-        return None if best is None else best[1:]
-
-    def _compared(self, request: ReplayRequest) -> ComparedRequest:
-        return with_placeholders(compared_request(request), self.rules, self._known)[0]
-
-    def _recorded_outlines(self) -> dict[str, RequestOutline]:
-        """Made once, when the first request is missing."""
-        with self._lock:
-            if self._outlines is None:
-                paths = [entry.path for entry in self.store.entries]
-                recorded = (
-                    self._compared(ReplayRequest.of(self.store.fixture(path))) for path in paths
-                )
-                outlines = map(RequestOutline.of, recorded)
-                self._outlines = dict(zip(paths, outlines, strict=True))
-            return self._outlines
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, request: ReplayRequest, key: RequestKey, exact: str) -> Recording:
         with self._lock:
             self._asked[key.key] = self._asked.get(key.key, 0) + 1
-            recording = Recording(self, request, key, exact)
+            recording = Recording(request, key, exact, self.variables, self.ended, self.fail)
             self._waiting.setdefault(key.key, []).append(recording)
         return recording
 
@@ -307,8 +303,10 @@ class Player:
         try:
             headers = tuple(request.headers.items())
             stored = fixture_of(fixture, request_headers=headers, redaction=self._redaction)
-            self.store.add(stored)
-            if old := self._old.pop(fixture.key, None):
+            named = named_in(fixture.variables, stored.request, stored.payload)
+            old = self._replaced_by(request, fixture.key)
+            self.store.add(msgspec.structs.replace(stored, variables=named))
+            if old:
                 self.store.remove(old)
         except Exception as problem:
             # The program has its answer, and keeps it. `close` raises.
@@ -317,6 +315,13 @@ class Player:
         else:
             with self._lock:
                 self._recorded += 1
+
+    def _replaced_by(self, request: ReplayRequest, key: str) -> list[str]:
+        """The recordings of a request before this run, also those of another directory."""
+        if not self._old:
+            return []
+        keys = [key, *(place.key for place in self._index.find(self._shown(request)))]
+        return [path for each in keys for path in self._old.pop(each, ())]
 
     def fail(self, request: ReplayRequest, reason: str) -> None:
         """Note why the answer to a request is not recorded."""
@@ -342,58 +347,3 @@ class Player:
         if new:
             count = counted(len(new), "answer was", "answers were")
             raise Io(f"{count} not recorded: {new[0]}")
-
-
-class Recording:
-    """The place for the answer to one request."""
-
-    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey, exact: str) -> None:
-        self.request, self.key, self.exact = request, key, exact
-        self.fixture: Fixture | None = None
-        self.is_over = False
-        self._player = player
-        self._started, self._recorded = time.perf_counter(), time.time()
-        self._pieces: list[FixturePiece] = []
-
-    def add(self, data: bytes) -> None:
-        """A piece of the response's body that has just arrived."""
-        self._pieces.append(FixturePiece(time.perf_counter() - self._started, data))
-
-    def finish(
-        self, status: int = 0, headers: FixtureHeaders = (), failure: Phase | Literal[""] = ""
-    ) -> None:
-        """The response is complete, or the connection failed in phase `failure`. Calls after the
-        first have no effect."""
-        if self.is_over:
-            return
-        request = self.request
-        self.fixture = Fixture(
-            key=self.key.key,
-            exact=self.exact,
-            provider=request.provider,
-            model=self.key.model,
-            method=request.method.upper(),
-            path=request.path,
-            query=request.query,
-            request=request.body,
-            status=status,
-            headers=headers,
-            pieces=tuple(self._pieces),
-            failure=failure,
-            recorded=self._recorded,
-        )
-        self._end()
-
-    def discard(self, reason: str = "") -> None:
-        """Nothing is recorded: no response began, or it cannot be kept, for a reason that the
-        report names."""
-        if self.is_over:
-            return
-        if reason:
-            self._player.fail(self.request, reason)
-        self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._pieces = []
-        self._player.ended(self)

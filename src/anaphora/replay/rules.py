@@ -35,9 +35,12 @@ from anaphora.errors import InvalidConfig, Io, MissingExtra
 from .index import RULES as FILE
 
 #: Shorter values are replaced only at their match: `/` is in every path.
-_SHORTEST_VALUE = 4
+SHORTEST_VALUE = 4
 #: How many texts of one request are replaced everywhere, and how many of others: each costs time.
 _MOST_VALUES, _MOST_KNOWN = 16, 64
+#: Before and after a value that is replaced everywhere. The letter of an escape in JSON within JSON
+#: (`\\n/work/a`) is no part of a path.
+_LEFT, _RIGHT = r"(?:(?<![\w.~-])|(?<=\\[bfnrt]))", r"(?![\w-]|\.\w)"
 #: Texts whose result is remembered, and how long they may be together.
 _REMEMBERED, _REMEMBERED_LENGTH = 4096, 16 * 1024 * 1024
 
@@ -160,18 +163,21 @@ class MatchRules:
     ) -> tuple[Any, dict[str, str]]:
         """A JSON value with placeholders, and the texts that were replaced everywhere, with their
         placeholders. `known` are such texts of other requests."""
-        if not self._compiled:
-            return value, {}
         found: dict[str, str] = {}
-        value = map_texts(value, functools.partial(self._replaced, found=found))
-        found = dict(itertools.islice(found.items(), _MOST_VALUES))
+        if self._compiled:
+            value = map_texts(value, functools.partial(self._replaced, found=found))
+            found = dict(itertools.islice(found.items(), _MOST_VALUES))
         everywhere = {**dict(itertools.islice((known or {}).items(), _MOST_KNOWN)), **found}
         if everywhere:
-            # The longest first: one directory may be inside another.
-            ordered = sorted(everywhere, key=len, reverse=True)
-            pattern = re.compile("|".join(map(re.escape, ordered)))
-            value = map_texts(value, lambda text: pattern.sub(lambda m: everywhere[m[0]], text))
+            value = map_texts(value, _replacement(everywhere))
         return value, found
+
+    def values_in(self, body: bytes) -> dict[str, str]:
+        """The texts of a request that are replaced everywhere, with their placeholders."""
+        try:
+            return self.apply(msgspec.json.decode(body))[1]
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return {}
 
     def _replaced(self, text: str, found: dict[str, str]) -> str:
         known = self._known.get(text)
@@ -181,7 +187,8 @@ class MatchRules:
             if len(self._known) >= _REMEMBERED or self._known_length > _REMEMBERED_LENGTH:
                 self._known, self._known_length = {}, len(text)
             self._known[text] = known
-        found.update(known[1])
+        for value, name in known[1]:
+            found.setdefault(value, name)
         return known[0]
 
     def _replace(self, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -195,14 +202,37 @@ class MatchRules:
                 begin, end = match.span(group)
                 if begin < 0:
                     continue
-                if rule.everywhere and end - begin >= _SHORTEST_VALUE:
-                    found[text[begin:end]] = rule.placeholder
+                if rule.everywhere and end - begin >= SHORTEST_VALUE:
+                    found.setdefault(text[begin:end], rule.placeholder)
                 pieces += text[at:begin], rule.placeholder
                 at = end
             if pieces:
                 text = "".join(pieces) + text[at:]
                 searched = without_surrogates(text)
         return text, tuple(found.items())
+
+
+def _replacement(everywhere: Mapping[str, str]) -> Callable[[str], str]:
+    """Replaces all these texts by their placeholders."""
+    # The longest first: one directory may be inside another.
+    ordered = sorted(everywhere, key=len, reverse=True)
+    pattern = re.compile("|".join(map(bounded, ordered)))
+
+    def replaced(text: str) -> str:
+        # Most texts have none of them, which is much faster to see without the pattern.
+        if not any(value in text for value in ordered):
+            return text
+        return pattern.sub(lambda match: everywhere[match[0]], text)
+
+    return replaced
+
+
+def bounded(value: str, form: str | None = None) -> str:
+    """A pattern for a value, written in this form, that is not a part of a longer path or word:
+    `/work/a` is not in `/work/ab` and not in `/home/work/a`, but is in `/work/a/b`."""
+    left = _LEFT if value[0].isalnum() or value[0] in "/_" else ""
+    right = _RIGHT if value[-1].isalnum() or value[-1] == "_" else ""
+    return f"{left}{re.escape(form or value)}{right}"
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:

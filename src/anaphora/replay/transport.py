@@ -23,7 +23,8 @@ from anaphora.errors import Phase, Transport
 
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest, RequestKey
-from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
+from .player import Match, Mode, Player, Repeat, ReplayReport
+from .recording import Recording
 from .redact import NOT_STORED
 from .signing import SigningKey
 

@@ -302,8 +302,9 @@ def connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
     }
     connection = transport.get_extra_info("socket")
     if connection.family == socket.AF_UNIX:
-        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        scope[PEER] = PeerCredentials(*_CREDENTIALS.unpack(data))
+        if hasattr(socket, "SO_PEERCRED"):
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            scope[PEER] = PeerCredentials(*_CREDENTIALS.unpack(data))
     else:
         scope["client"] = tuple(transport.get_extra_info("peername")[:2])
         scope["server"] = tuple(transport.get_extra_info("sockname")[:2])
@@ -313,4 +314,6 @@ def connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
 def peer_of(scope: dict[str, Any]) -> str:
     """An address, or the user of a Unix socket."""
     credentials: PeerCredentials | None = scope.get(PEER)
-    return str(scope["client"][0]) if credentials is None else f"uid {credentials.uid}"
+    if credentials is not None:
+        return f"uid {credentials.uid}"
+    return "" if scope["client"] is None else str(scope["client"][0])

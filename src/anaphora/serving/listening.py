@@ -23,7 +23,7 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from anaphora.errors import Io
@@ -190,6 +190,24 @@ async def tcp_server(
         yield ServerAddress(host, server.port, scheme="http" if tls is None else "https")
     finally:
         await server.close()
+
+
+@contextlib.asynccontextmanager
+async def connected_server(
+    app: StoppableApp, limits: ConnectionLimits
+) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
+    """Serves connections that the caller has made, each given to the function, until the block
+    ends."""
+    connections, loop = Connections(app, limits, None), asyncio.get_running_loop()
+
+    async def serve(connection: socket.socket) -> None:
+        await loop.connect_accepted_socket(connections.accept, connection)
+
+    try:
+        yield serve
+    finally:
+        connections.pre_shutdown()
+        await connections.shutdown(CLOSE_SECONDS)
 
 
 def _bound_port(host: str, port: int) -> socket.socket:

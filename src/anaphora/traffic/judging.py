@@ -48,7 +48,8 @@ from .calls import (
 from .matching import RequestPairs, judge_request
 from .savings import Savings
 from .sent_requests import ResponseChains, SentRequest, read_reply, request_of
-from .sums import JudgedCall, Totals, WatchSummary
+from .summary import WatchSummary, summary_of
+from .sums import JudgedCall, Totals
 
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
@@ -275,7 +276,7 @@ class CallJudge:
             if before is not None and earlier is not None and not earlier.continues:
                 like = earlier.call.conversation.number
             session = request.hints.conversation, request.hints.user
-            self._totals.open_conversation(session, judged, like)
+            self._totals.open_conversation(session, judged, like, request.tool_bytes)
 
 
 class Judge:
@@ -329,10 +330,10 @@ class Judge:
 
     def summary(self, *, savings: bool = True) -> WatchSummary:
         """The sums of all calls so far. Comparing the costs of all of them takes a while: without
-        `savings` it is of those that were compared before."""
+        `savings` it is of those that were compared before, and calls are not grouped."""
         compared = self.savings.result(complete=savings)
         with self.totals.lock:
-            return self.totals.summary(compared, self._judge.unpriced)
+            return summary_of(self.totals, compared, self._judge.unpriced, grouped=savings)
 
 
 def _raise(problem: Exception) -> None:

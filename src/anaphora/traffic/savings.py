@@ -108,30 +108,22 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
                 "Anaphora's markers: nothing to compare, since no call has a bill and a known"
                 " price."
             )
-        same = f"the same {counted(self.calls, 'call')}"
         without, having = (
             format_usd(self.simulated.cost_usd),
             format_usd(self.with_markers.cost_usd),
         )
+        costs = f"{having} instead of {without} for the same {counted(self.calls, 'call')}"
         how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
-        if self.share < _WORTH_SAYING:
-            make = "hardly make" if self.saved_usd > 0 else "do not make"
-            return (
-                f"Anaphora's markers {make} {same} cheaper: {having} with them,"
-                f" {without} without {how}."
-            )
-        if self.placed:
-            return (
-                f"Without Anaphora's markers {same} would have cost {without}, with them {having}:"
-                f" {self.share:.0%} less {how}."
-            )
-        return (
-            f"With Anaphora's markers {same} would have cost {having} instead of {without}:"
-            f" {self.share:.0%} less {how}. --place places them."
-        )
+        would = "" if self.placed else "would have "
+        if self.saved_usd < 0:
+            amount = f"{would}cost {format_usd(-self.saved_usd)} more ({-self.share:.0%})"
+        else:
+            amount = f"{would}saved {format_usd(self.saved_usd)} ({self.share:.0%})"
+        advice = " --place places them." if not self.placed and self.share >= _WORTH_SAYING else ""
+        return f"Anaphora's markers {amount}: {costs} {how}.{advice}"
 
 
-#: Savings below this share are called none.
+#: Markers that save less than this share are not recommended.
 _WORTH_SAYING = 0.01
 
 

@@ -89,6 +89,11 @@ class SentRequest(ComparedCall, kw_only=True, eq=False):
     planned: PlannedCall | None = None
     """Where the planner would have put its markers, once that was compared."""
 
+    @property
+    def tool_bytes(self) -> int:
+        """The size of the tool definitions."""
+        return sum(run.size for run in self.sent.rendered.runs if run.section == "tools")
+
 
 class _ChainLink(msgspec.Struct, eq=False):
     """A reply: what its request added to the chain, and its output."""

@@ -1,8 +1,4 @@
-"""What a program's calls read, cost and lost, in sums.
-
-summary = judge.summary()
-summary.share_read, summary.spent_usd, summary.losses, summary.worst
-"""
+"""What a program's calls read, cost and lost, in sums; `summary.py` shows them."""
 
 from __future__ import annotations
 
@@ -13,17 +9,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.cache.verdict import CauseKind, Change, Verdict, as_side_call
+from anaphora.cache.verdict.values import CHANGED, VOLATILE
 from anaphora.values import Notice, Usage
-from anaphora.wording import counted, format_loss, format_usd
+from anaphora.wording import format_usd
 
 from .calls import CallKind
-from .savings import SavingsResult
 
 Session: TypeAlias = tuple[str, str]
 """The session and the user, as a client names them; empty if it does not. Never shown."""
 
 #: Breaks that are shown in full.
 _WORST = 3
+#: Changes that no order of the prompt avoids: the prompt has other content.
+_OTHER_CONTENT = frozenset(("tool_added", "tool_removed", "image_added", "image_gone"))
 
 
 class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -50,7 +48,7 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     """Its number within the conversation."""
     side_call: bool = False
     """The only call of its conversation, like no other call, in a session that has a longer
-    conversation: a title, a summary. May be found out by a later call."""
+    conversation with as many tools: a title, a summary. May be found out by a later call."""
     compared_with: int | None = None
     """The number of the call that it is judged against."""
     gap: float | None = None
@@ -181,6 +179,8 @@ class WatchedConversation(msgspec.Struct, eq=False):
     session: Session
     first: JudgedCall
     sums: CallSums
+    tools: int = 0
+    """The bytes of the tools in its first prompt."""
     shared: bool = False
     """Another conversation begins like it."""
 
@@ -221,23 +221,28 @@ class Totals:
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
         self.lost = Losses()
+        self.by_order = Losses()
+        """The part that is lost because something changed or moved in front of what was cached."""
         self.breaks = 0
         self.worst: list[JudgedCall] = []
         """The breaks that cost most, the worst first."""
         self._single: dict[Session, list[WatchedConversation]] = {}
-        """Conversations with one call, of sessions that have no longer one,"""
-        self._with_conversation: set[Session] = set()
-        """and sessions that have one."""
+        """Conversations with one call that may turn out to be side calls,"""
+        self._most_tools: dict[Session, int] = {}
+        """and the tools of the longer conversation that has most, in sessions that have one."""
 
-    def open_conversation(self, session: Session, first: JudgedCall, like: int) -> None:
-        """Adds a new conversation; `like` is the number of one that it begins like, or 0."""
+    def open_conversation(
+        self, session: Session, first: JudgedCall, like: int, tools: int = 0
+    ) -> None:
+        """Adds a new conversation; `like` is the number of one that it begins like, or 0; `tools`
+        are the bytes of its tools."""
         if like:
             with self.lock:
                 conversation = self.conversations[like - 1]
                 conversation.shared = True
                 self._mark(conversation, side_call=False)
         number = len(self.conversations) + 1
-        self.conversations.append(WatchedConversation(number, session, first, CallSums()))
+        self.conversations.append(WatchedConversation(number, session, first, CallSums(), tools))
 
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
@@ -254,52 +259,37 @@ class Totals:
         for cause, tokens in call.verdict.losses.items():
             cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
             self.losses.setdefault(cause, Losses()).add(tokens, cost_usd)
+        if tokens := _lost_by_order(call.verdict):
+            cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
+            self.by_order.add(tokens, cost_usd)
         if call.broke:
             self.breaks += 1
             self.worst.append(call)
             self.worst.sort(key=_by_loss, reverse=True)
             del self.worst[_WORST:]
 
-    def summary(self, savings: SavingsResult, unpriced: tuple[str, ...]) -> WatchSummary:
-        """The sums so far."""
-        judged, side, realtime = (
-            sums.copied() for sums in (self.judged, self.side_calls, self.realtime)
-        )
-        every = judged, side, realtime
-        priced = any(sums.calls > sums.unpriced + sums.no_bill for sums in every)
-        losses = sorted(self.losses.items(), key=lambda each: each[1].tokens, reverse=True)
-        return WatchSummary(
-            calls=sum(self.kinds.values()),
-            kinds=dict(self.kinds),
-            conversations=len(self.conversations) - side.calls,
-            judged=judged,
-            share_read=judged.share_read,
-            side_calls=side,
-            realtime=realtime,
-            spent_usd=sum((sums.cost_usd for sums in every), Decimal(0)) if priced else None,
-            breaks=self.breaks,
-            lost=self.lost.tokens,
-            lost_usd=self.lost.cost_usd,
-            losses={cause: msgspec.structs.replace(each) for cause, each in losses},
-            worst=tuple(self.worst),
-            unpriced=unpriced,
-            savings=savings,
-        )
-
     def _find_side_calls(self, conversation: WatchedConversation) -> None:
         """Marks the calls of which the latest call of a conversation shows that they are side
-        calls."""
-        session = conversation.session
-        if conversation.sums.calls > 1:
-            self._mark(conversation, side_call=False)
-            self._with_conversation.add(session)
+        calls. A call with more tools than any longer conversation of its session is none: it is
+        the program's own conversation, and the longer ones are those of its helpers."""
+        session, most = conversation.session, self._most_tools.get(conversation.session, -1)
+        if conversation.sums.calls == 1:
+            self._mark_single(conversation, most)
+            return
+        self._mark(conversation, side_call=False)
+        if conversation.tools > most:
+            self._most_tools[session] = conversation.tools
             for other in self._single.pop(session, ()):
-                if other.sums.calls == 1:
-                    self._mark(other, side_call=_is_alone(other))
-        elif session in self._with_conversation:
-            self._mark(conversation, side_call=_is_alone(conversation))
+                self._mark_single(other, conversation.tools)
+
+    def _mark_single(self, conversation: WatchedConversation, most_tools: int) -> None:
+        """Marks a conversation as a side call, or keeps it until a longer one has more tools."""
+        if conversation.sums.calls > 1 or not _is_alone(conversation):
+            return
+        if conversation.tools <= most_tools:
+            self._mark(conversation, side_call=True)
         else:
-            self._single.setdefault(session, []).append(conversation)
+            self._single.setdefault(conversation.session, []).append(conversation)
 
     def _mark(self, conversation: WatchedConversation, *, side_call: bool) -> None:
         """Notes whether it is a side call, and counts its calls there."""
@@ -319,6 +309,16 @@ def _is_alone(conversation: WatchedConversation) -> bool:
     return not conversation.shared and verdict is not None and verdict.result == "first"
 
 
+def _lost_by_order(verdict: Verdict) -> int:
+    """The lost tokens that would have been read if the text that changed were behind them, or
+    nothing had moved. What an edit of the history loses counts if it changes by itself."""
+    change = verdict.change
+    if change is None or change.kind in _OTHER_CONTENT:
+        return 0
+    kinds = CHANGED if change.kind in VOLATILE else CHANGED - {"history_edited"}
+    return sum(tokens for kind, tokens in verdict.losses.items() if kind in kinds)
+
+
 def _trimmed(amount: Decimal) -> Decimal:
     """Without the zeros at its end that are left when sums were moved."""
     whole = amount.to_integral_value()
@@ -327,50 +327,3 @@ def _trimmed(amount: Decimal) -> Decimal:
 
 def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
     return call.lost_usd or Decimal(0), call.lost
-
-
-class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
-    calls: int
-    """All that were relayed, of any kind."""
-    kinds: dict[CallKind, int]
-    conversations: int
-    judged: CallSums
-    """The calls of these conversations."""
-    share_read: float | None
-    side_calls: CallSums
-    """Kept apart: a title or a summary has nothing to read."""
-    realtime: CallSums
-    """Responses over OpenAI's Realtime API, by their own bills."""
-    spent_usd: Decimal | None
-    """The cost of all; None if no call has a known price."""
-    breaks: int
-    """Calls whose prefix broke."""
-    lost: int
-    """Tokens that could have been read and were not."""
-    lost_usd: Decimal | None
-    """Their cost; None if a price is unknown."""
-    losses: dict[CauseKind, Losses]
-    """The same by cause, the largest first."""
-    worst: tuple[JudgedCall, ...]
-    """The three breaks that cost most."""
-    unpriced: tuple[str, ...]
-    """Models without a known price."""
-    savings: SavingsResult
-    """What the same calls would have cost with Anaphora's markers."""
-
-    @property
-    def headline(self) -> str:
-        """The sums in a line. Pages and reports list the calls of models only, so others are
-        counted apart."""
-        others = self.kinds.get("counts_tokens", 0) + self.kinds.get("other", 0)
-        parts = [counted(self.calls - others, "call")]
-        if others:
-            parts.append(f"{counted(others, 'other request')} such as token counts (not listed)")
-        if self.share_read is not None:
-            parts.append(f"{self.share_read:.0%} of the input read from the cache")
-        if self.spent_usd is not None:
-            parts.append(f"{format_usd(self.spent_usd)} spent")
-        if self.breaks:
-            lost = f"{counted(self.breaks, 'break')}"
-            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
-        return ", ".join(parts)

@@ -236,10 +236,16 @@ def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Featu
 
 #: What a model that lacks `forced_tools` refuses, for error messages.
 FORCED_TOOLS = "a forced tool choice; use auto or none"
+_THINKING = ("enabled", "adaptive")
 
 
 def forces_tools(params: Params) -> bool:
     return params.tool_choice is not None and params.tool_choice.mode in ("required", "tool")
+
+
+def thinks(params: Params) -> bool:
+    """Whether the call turns thinking on."""
+    return params.reasoning is not None and params.reasoning.mode in _THINKING
 
 
 def check_tool_choice(choice: ToolChoice) -> None:

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,17 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import htpy
+import httpx
 import markupsafe
 import msgspec
 import pytest
+from click.testing import CliRunner
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.dashboard_data import HOSTILE_NAMES, filled_daemon, hostile_calls, varied_calls
 from support.ui import Markup, Viewer, viewer
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
+from anaphora.cli.common import anaphora
 from anaphora.daemon.access.identity import ADMIN
 from anaphora.dashboard.pages.apps import AppsPage
 from anaphora.dashboard.site import Site, page_request
@@ -72,6 +76,49 @@ def writer(tokens_daemon: TestedDaemon) -> Iterator[Viewer]:
     with viewer(tokens_daemon) as ui:
         ui.log_in(tokens_daemon.token(ADMIN))
         yield ui
+
+
+# ── Before the first call ────────────────────────────────────────────────────────────────────────
+
+
+def run_command(line: str, **options: Any) -> str:
+    """The standard output of a command that a page shows."""
+    program, *arguments = shlex.split(line)
+    assert program == "anaphora"
+    done = CliRunner().invoke(anaphora, arguments, **options)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_commands_of_a_new_daemon_lead_to_the_first_call(
+    running_emulator: Emulator, tmp_path: Path
+) -> None:
+    """Run one after the other, as the page shows them."""
+    with (
+        running_daemon(tmp_path, running_emulator, extensions={"my-app": GRANT}) as running,
+        viewer(running) as ui,
+    ):
+        ui.log_in(running.token(ADMIN))
+        page = ui.get("/ui").text
+        assert "No calls yet" in page
+        assert "Show the last 30 days" not in page
+        commands = [
+            *map(html.unescape, re.findall(r'<code class="excerpt">(.*?)</code>', page, re.S))
+        ]
+        secret, add, call = commands
+        assert f"--home {running.home} PROVIDER_KEY" in secret
+        assert run_command(secret, input="another-key\n") == ""
+        run_command(f"anaphora apps revoke --home {running.home} my-app")
+        token = run_command(add).strip()
+        _, url, *rest = shlex.split(call.replace("$TOKEN", token).replace("\\\n", ""))
+        headers = dict(each.split(": ", 1) for each in rest[1:-2:2])
+        answer = httpx.post(url, headers=headers, content=rest[-1], timeout=PATIENCE)
+        assert answer.json()["type"] == "message"
+        page = ui.until("/ui", "1 call, 0 failed")
+        assert "No calls yet" not in page
+        # Of a range without calls: not how to begin, but where the calls are.
+        page = ui.get("/ui?since=2020-01-01&until=2020-01-02").text
+        assert "Show the last 30 days" in page
 
 
 # ── Pages ────────────────────────────────────────────────────────────────────────────────────────

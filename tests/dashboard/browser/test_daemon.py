@@ -106,7 +106,7 @@ def test_hostile_names_are_text(chromium: Chromium, daemon: TestedDaemon, admin:
     problems: list[Any] = []
     for path in ("", "/conversations", "/blocks", "/audit"):
         page = admin.visit(f"{daemon.url}/ui{path}?since={since}&until={until}")
-        problems += layout_problems(page, 380)
+        problems += layout_problems(page, 360)
         for name in HOSTILE_NAMES[:-1]:
             isolated = page.locator("main table bdi", has_text=name)
             expect(isolated.first, name).to_be_visible()
@@ -161,6 +161,37 @@ def test_call_appears_while_the_page_is_open(
     expect(page.locator("#newest time")).not_to_have_text(re.compile(r"UTC$"))
     expect(page.locator("footer")).to_contain_text("times in Asia/Tokyo")
     assert CANARY not in page.content()
+    assert not admin.problems
+
+
+def test_long_ids_are_short_and_copied_whole(
+    chromium: Chromium, daemon: TestedDaemon, admin: Tab
+) -> None:
+    page = admin.visit(f"{daemon.url}/ui/audit?range=hour&app={APP}")
+    id = page.locator("#calls bdi.id", has_text="req_").first
+    whole = id.get_attribute("title")
+    assert whole is not None
+    assert len(whole) == 28
+    box = id.bounding_box()
+    assert box is not None
+    assert box["width"] < 120
+    id.click()  # selects all of it
+    assert page.evaluate("getSelection().toString()") == whole
+    assert not admin.problems
+
+
+def test_tables_are_lists_on_a_telephone(
+    chromium: Chromium, daemon: TestedDaemon, admin: Tab
+) -> None:
+    """Each number stands below its label, and the numbers of a chart fit as well."""
+    page = admin.visit(f"{daemon.url}/ui?range=month")
+    page.set_viewport_size({"width": 360, "height": 800})
+    row = page.get_by_role("table", name="Calls by app").get_by_role("row", name=APP).first
+    expect(row).to_have_css("display", "grid")
+    expect(row.get_by_role("cell").first).to_have_attribute("data-label", "Calls")
+    for numbers in page.locator("details.numbers").all():
+        numbers.evaluate("each => {each.open = true}")
+    assert layout_problems(page, 360) == []
     assert not admin.problems
 
 

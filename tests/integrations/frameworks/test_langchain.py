@@ -111,7 +111,8 @@ def test_replies_come_back_as_they_were_received(emu: Emulator, wire: str) -> No
         """Looks at a place."""
         return place
 
-    with_tools = model.bind_tools([look], tool_choice="auto" if wire == "anthropic" else "any")
+    # Claude refuses a forced choice while it thinks, and gets an instruction.
+    with_tools = model.bind_tools([look], tool_choice="any")
     messages: list[BaseMessage] = [SystemMessage(GUIDE), HumanMessage("Look at the door, please.")]
     results = []
     for _ in range(4):
@@ -123,6 +124,39 @@ def test_replies_come_back_as_they_were_received(emu: Emulator, wire: str) -> No
     assert [each["result"] for each in results[2:]] == ["hit", "hit"], results
     assert all(each["lost_tokens"] == 0 for each in results)
     assert {one["status"] for one in emu.requests()} == {200}
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("claude-sonnet-5-5", {}),
+        ("claude-opus-5-5", {}),
+        ("claude-sonnet-4-5", {"reasoning": {"mode": "adaptive"}}),
+    ],
+)
+def test_structured_output_of_models_that_refuse_a_forced_choice(
+    emu: Emulator, name: str, fields: dict[str, Any]
+) -> None:
+    model = model_on(emu, "anthropic", model=name, **fields)
+    with pytest.warns(UserWarning, match=f"{name} refuses a forced tool choice"):
+        structured = model.with_structured_output(City, method="function_calling")
+    assert isinstance(structured.invoke("A city, please."), City)
+    assert isinstance(model.with_structured_output(City).invoke("A city, please."), City)
+    called = model.bind_tools([City], tool_choice="any").invoke("A city, please.")
+    assert [call["name"] for call in called.tool_calls] == ["City"]
+    assert "an instruction at the end of the system prompt" in str(
+        called.response_metadata["notices"]
+    )
+
+
+def test_structured_output_of_other_models_forces_the_tool(emu: Emulator) -> None:
+    model = model_on(emu, "anthropic", model="claude-sonnet-4-5")
+    structured = model.with_structured_output(City, method="function_calling")
+    assert isinstance(structured.invoke("A city, please."), City)
 
 
 def test_an_edited_reply_is_sent_as_edited(emu: Emulator) -> None:

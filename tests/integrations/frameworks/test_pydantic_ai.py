@@ -146,6 +146,57 @@ def test_usage_has_reads_and_writes_of_the_cache(client: anaphora.Client) -> Non
         assert 0 < usage.cost < second.usage.cost
 
 
+def input_units(calls: list[dict[str, Any]]) -> float:
+    """What the prompts cost, in tokens at the input price."""
+    units = (
+        call["uncached"] + 0.1 * call["read"] + 1.25 * sum(call["written"].values())
+        for call in calls
+    )
+    return float(sum(units))
+
+
+def test_a_tool_loop_costs_as_much_as_that_of_a_session(
+    client: anaphora.Client, emu: Emulator
+) -> None:
+    question = "What is the weather in Rome?"
+    model = AnaphoraModel("claude-sonnet-4-5", provider="anthropic", client=client)
+    run(Agent(model, instructions=LONG + "One.", tools=[weather]), question)
+    ours = [entry for entry in reversed(emu.requests()) if "read" in entry]
+    chat = client.session(
+        "anthropic", model="claude-sonnet-4-5", system=LONG + "Two.", tools=[weather]
+    )
+    chat.run(question).result()
+    session = [entry for entry in reversed(emu.requests()) if "read" in entry][len(ours) :]
+    assert len(ours) == len(session) == 2
+    assert ours[1]["read"] > 1000
+    assert input_units(ours) < 1.05 * input_units(session)
+
+
+def test_a_call_that_no_other_follows_is_not_marked(client: anaphora.Client, emu: Emulator) -> None:
+    """A tool for the output ends the run, unlike a function."""
+    model = AnaphoraModel("claude-sonnet-4-5", provider="anthropic", client=client)
+    run(Agent(model, instructions=LONG + "One."), "Rome?")
+    run(Agent(model, instructions=LONG + "Two.", output_type=ToolOutput(Plan)), "Rome?")
+    assert [entry["written"] for entry in emu.requests() if "read" in entry] == [{}, {}]
+
+
+def test_runs_in_other_processes_are_remembered(
+    emu: Emulator, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, client: anaphora.Client
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", emu.url)
+    usages = []
+    for _ in range(3):  # each has a client that knows nothing
+        model = AnaphoraModel("claude-sonnet-4-5", remember=True)
+        usages.append(run(Agent(model, instructions=LONG), "Hello?").usage)
+        model._calls.client.close()
+    assert [bool(usage.cache_write_tokens) for usage in usages] == [False, True, False]
+    assert usages[2].cache_read_tokens > 1000
+    with pytest.raises(InvalidRequest, match="remember: cannot be combined with a client"):
+        AnaphoraModel("claude-sonnet-4-5", client=client, remember=True)
+
+
 def test_twenty_concurrent_runs_write_the_prefix_at_most_twice(
     client: anaphora.Client, emu: Emulator
 ) -> None:

@@ -198,14 +198,14 @@ def test_cache_params_are_the_sent_bytes() -> None:
     params = Params(
         max_tokens=16,
         temperature=0.5,
-        tool_choice=ToolChoice("required"),
+        tool_choice=ToolChoice("none"),
         reasoning=Reasoning("adaptive", "high"),
         output=OutputSchema("{}"),
     )
     rendered = render(params)
     assert dict(rendered.envelope.cache_params) == {
         "model": b'"claude-sonnet-4-5"',
-        "tool_choice": b'{"type":"any"}',
+        "tool_choice": b'{"type":"none"}',
         "thinking": b'{"type":"adaptive"}',
         "effort": b'"high"',
         "output_format": b'{"type":"json_schema","schema":{}}',

@@ -26,8 +26,9 @@ from .advice import (
     refreshes,
     until_next,
 )
+from .beginnings import PromptBeginnings, RecallingPlanner, SeenBeginning, SeenUse
 from .memory import AppMemory, Gaps
-from .planner import MarkerPlanner, reuse_requested
+from .planner import reuse_requested
 from .saved import SavedPlanner, save_conversation
 from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
 
@@ -37,6 +38,10 @@ __all__ = [
     "Gaps",
     "MatchedCallPlanner",
     "Planner",
+    "PromptBeginnings",
+    "RecallingPlanner",
+    "SeenBeginning",
+    "SeenUse",
     "SingleCallPlanner",
     "at_compaction",
     "before_fan_out",
@@ -53,7 +58,7 @@ __all__ = [
 _SUREST = 0.95
 
 
-class Planner(MarkerPlanner):
+class Planner(RecallingPlanner):
     """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
 
     def refreshed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from anaphora.bounded import BoundedMap
 from anaphora.cache.simulator import PromptView, RenderedPrompt
@@ -12,6 +12,7 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.chunks import Stretches, same_bytes
 
+from .beginnings import EARLIER_TURNS, PromptBeginnings, RecallingPlanner, SeenBeginning
 from .memory import AppMemory, ConversationState
 from .planner import MarkerPlanner, reuse_requested
 
@@ -23,8 +24,6 @@ _MOST_PENDING = 8
 _SINGLE_CALLS = 4
 #: Roles of messages that are no reply.
 _ASKING_ROLES = ("user", "system", "developer")
-#: How many earlier turns are compared to recognise the call that a prompt continues.
-_EARLIER_TURNS = 32
 
 
 class SingleCallStore:
@@ -61,7 +60,7 @@ class SingleCallStore:
         return None
 
 
-class _CallPlanner(MarkerPlanner):
+class _CallPlanner(RecallingPlanner):
     """The breakpoints of one call, whose conversation is not known."""
 
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
@@ -99,20 +98,29 @@ class SingleCallPlanner(_CallPlanner):
         self._prompt = self._store.last
         self.reuse_expected = reuse_requested(rendered)
         """Whether the prompt asks for caching, or an earlier call began the same."""
-        self.continues = False
-        """Whether it continues or repeats the prompt of an earlier call."""
         long_enough = self._long_prompt(rendered)
         if long_enough is None:
             return
         prompt, shared = long_enough
         self._store.last = prompt
-        ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
+        ends = itertools.islice(prompt.turn_ends(), EARLIER_TURNS)
         earlier = self._store.continued(rendered, ends)
         if earlier is not None:
             self.state = earlier
             self.reuse_expected = self.continues = True
         elif shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
+
+    def recall(
+        self,
+        rendered: Rendered,
+        positions: PromptBeginnings,
+        found: Mapping[int, SeenBeginning],
+        at: float,
+    ) -> bool:
+        back = super().recall(rendered, positions, found, at)
+        self.reuse_expected |= back
+        return back
 
     def sent_single(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None

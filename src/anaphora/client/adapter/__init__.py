@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, ge
 import msgspec
 from blake3 import blake3
 
-from anaphora.client.attempt_failures import event_error
+from anaphora.client.provider_errors import event_error
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import AnaphoraError as LlmError
 from anaphora.errors import InvalidRequest, Parse, Timeout

@@ -26,6 +26,7 @@ from .secrets import ResolvedProvider
 #: Output limit for wires that require one: room for a long answer.
 MAX_TOKENS = 8192
 
+_REMEMBER = "ANAPHORA_REMEMBER"
 #: Variables whose key is sent as a bearer token, whatever the provider's own header is.
 _BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _OLLAMA_HOST = re.compile(
@@ -147,6 +148,14 @@ def state() -> int:
 def variable_names() -> frozenset[str]:
     """Every variable that an `Environment` reads."""
     return _defaults().variables
+
+
+def remembers(*, default: bool = False) -> bool:
+    """Whether beginnings of prompts are kept in the user's index (`client/seen.py`)."""
+    value = os.environ.get(_REMEMBER, "").strip().lower()
+    if value in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
+        return value in ("1", "true", "yes", "on") if value else default
+    raise InvalidConfig(f"${_REMEMBER} must be 1 or 0, got {value[:20]!r}")
 
 
 def key_variables(row: Dialect) -> tuple[str, ...]:

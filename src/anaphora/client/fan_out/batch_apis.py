@@ -21,7 +21,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog.api_limits import BatchLimits, batch_limits
-from anaphora.client.attempt_failures import status_error
+from anaphora.client.provider_errors import status_error
 from anaphora.client.target import Endpoint
 from anaphora.client.transport import HttpResponse, read_answer, read_error_body
 from anaphora.errors import (

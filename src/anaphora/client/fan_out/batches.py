@@ -149,7 +149,7 @@ class _Lane:
             for index in indexes:
                 run.fail(index, problem)
             return
-        run.progress.calls += len(indexes)
+        run.begin(indexes, batch=True)
         try:
             await self.collect(batch, indexes)
         except asyncio.CancelledError:

@@ -56,7 +56,11 @@ class FanOutRun:
         self.notices: list[Notice] = []
         self.keys: list[str] = []
         self._tokens: dict[int, int] = {}
-        """The most input tokens of each call that is left to make, if that matters."""
+        """The input tokens of each call that is left to make: the most if the cost is limited,
+        else about."""
+        self._in_flight: dict[object, Decimal] = {}
+        """About what each call costs that was sent and has not ended; by its position, or the
+        call itself for a warm-up."""
         self.kept: KeptResults | None = None
         self._on_progress = on_progress
         self._deliver: Deliver = lambda _: None
@@ -79,10 +83,7 @@ class FanOutRun:
                 left = await collect_earlier(self, left)
             self._check_prices(left)
             groups = self._groups(left, prompts)
-            if self.settings.max_cost_usd is not None:
-                self._tokens = {
-                    index: self.calls[index].most_tokens(prompts[index]) for index in left
-                }
+            self._tokens = {index: self._tokens_of(index, prompts[index]) for index in left}
             del prompts
             if self.settings.batch:
                 from .batches import run_batches
@@ -128,7 +129,7 @@ class FanOutRun:
         """Delivers what earlier runs have left, and returns the calls to make."""
         if self.kept is None:
             return list(range(len(prompts)))
-        self.progress.cost_usd = self.budget.spent = self.kept.spent
+        self.progress.billed_usd = self.budget.spent = self.kept.spent
         self.progress.warmup_usd = self.kept.warmup_usd
         for usage in self.kept.usages:
             self.progress.add_usage(usage)
@@ -189,6 +190,11 @@ class FanOutRun:
             )
             self.notices.append(Notice("shared_inside_block", reason))
 
+    def _tokens_of(self, index: int, prompt: Rendered) -> int:
+        if self.settings.max_cost_usd is not None:
+            return self.calls[index].most_tokens(prompt)
+        return int(prompt.size / prompt.bytes_per_token)
+
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, index: int, watch: CallWatch | None = None) -> asyncio.Future[FanOutItem[Any]]:
@@ -215,7 +221,7 @@ class FanOutRun:
         endpoint = id(call.target.endpoint)
         if (fatal := self._fatal.get(endpoint)) is not None:
             return self.fail(index, fatal)
-        self.progress.calls += 1
+        self.begin([index], reads=watch is None)
         try:
             response = await call.send(watch)
         except Exception as problem:
@@ -231,9 +237,19 @@ class FanOutRun:
     async def send_warmup(self, call: OneShot) -> Usage:
         """Sends a pre-warm, and adds it to what was spent."""
 
+        tokens = call.most_tokens(call.render())
+
         async def send() -> Usage:
             self.progress.calls += 1
-            response = await call.send()
+            self._add_in_flight(
+                call, self._estimate(call, Usage(uncached=tokens, read=0, output=0))
+            )
+            try:
+                response = await call.send()
+            except Exception:
+                self._end(call)
+                raise
+            self._end(call)
             cost = response.cost_usd
             self.progress.add_usage(response.usage)
             self.progress.add_cost(cost)
@@ -243,9 +259,34 @@ class FanOutRun:
             self.report()
             return response.usage
 
-        return await self._pool.submit(
-            send, lambda: self.bound_usd(call, call.most_tokens(call.render()))
-        )
+        return await self._pool.submit(send, lambda: self.bound_usd(call, tokens))
+
+    def begin(self, indexes: Sequence[int], *, reads: bool = False, batch: bool = False) -> None:
+        """Counts calls that are sent now; they are in flight until their items are added. `reads`:
+        the beginnings that they share with others are in the cache."""
+        self.progress.calls += len(indexes)
+        for index in indexes:
+            call, tokens = self.calls[index], self._tokens.get(index, 0)
+            shared = 0 if call.group is None or not reads else min(call.group.tokens, tokens)
+            usage = Usage(uncached=tokens - shared, read=shared, output=self._largest_output)
+            self._add_in_flight(index, self._estimate(call, usage, batch=batch))
+
+    @staticmethod
+    def _estimate(call: OneShot, usage: Usage, *, batch: bool = False) -> Decimal:
+        price = call.target.price(time.time(), batch=batch)
+        return Decimal(0) if price is None else price.of(usage) or Decimal(0)
+
+    def _add_in_flight(self, key: object, amount: Decimal) -> None:
+        self._in_flight[key] = amount
+        self.progress.in_flight += 1
+        self.progress.in_flight_usd += amount
+
+    def _end(self, key: object) -> None:
+        """The call has ended, if it was sent."""
+        amount = self._in_flight.pop(key, None)
+        if amount is not None:
+            self.progress.in_flight -= 1
+            self.progress.in_flight_usd -= amount
 
     def bound_usd(self, call: OneShot, tokens: int, *, batch: bool = False) -> Decimal:
         """About the most that a call with so many input tokens costs."""
@@ -300,6 +341,7 @@ class FanOutRun:
 
     def _add(self, item: FanOutItem[Any]) -> None:
         progress, response = self.progress, item.response
+        self._end(item.index)
         if response is None:
             progress.failed += 1
             if item.cost_usd is not None:

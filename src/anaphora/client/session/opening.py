@@ -43,6 +43,7 @@ from .turns import SessionTurns
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
+    from anaphora.client.seen import SeenIndex
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -79,7 +80,9 @@ class ClientSessions:
         """Stored conversations end with this client, and so do their handles."""
         self._process = uuid.uuid4().hex
 
-    def open(self, chosen: ChosenTargets, options: SessionOptions) -> Session:
+    def open(
+        self, chosen: ChosenTargets, options: SessionOptions, seen: SeenIndex | None = None
+    ) -> Session:
         """A session with these targets; the options are checked here, their names are not."""
         targets, hops = chosen
         store = options.pop("store", None)  # decided for each provider
@@ -109,6 +112,7 @@ class ClientSessions:
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
+        turns.seen = seen
         if servers:
             self._serve(turns, servers, tools)
         if (warm := keep_warm_of(options.get("keep_warm"))) is not None:

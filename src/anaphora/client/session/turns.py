@@ -37,6 +37,7 @@ from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.connection import SessionServers
+    from anaphora.client.seen import SeenIndex
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -69,6 +70,8 @@ class SessionTurns(Caller):
         self.handles: dict[Target, Handles] = {}
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
+        self.seen: SeenIndex | None = None
+        """Beginnings of earlier processes, if this one remembers them."""
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.load_notices: tuple[Notice, ...] = ()
@@ -160,6 +163,10 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
+        if self.seen is not None and state.sent is None:
+            planner, at = state.planner(prepared.at), prepared.at
+            if await self.seen.recall(target, planner, prepared.rendered, at):
+                prepared.plan = planner.plan(prepared.rendered, at=at)
         listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
             compacted = prepared.turn is not prompt or state.prefix_change_expected
@@ -198,6 +205,10 @@ class SessionTurns(Caller):
         price = flight.charge(prepared, reply.usage)
         judgement = flight.judge(state.account, prepared, price)
         flight.judgement = None if judgement is None else judgement.complete
+        if self.seen is not None:
+            at, planner = flight.sent_at, state.planner(flight.sent_at)
+            keep = self.seen.keep
+            flight.guarded("remember_failed", None, keep, target, planner, prepared.rendered, at)
         warm: tuple[Notice, ...] = ()
         if self.refresher is not None and not request.prewarm:
             paid, warm = self.refresher.pause.cost()

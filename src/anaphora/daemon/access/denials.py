@@ -41,6 +41,7 @@ class DenialLog:
         request_id: str = "",
         provider: str = "",
         model: str = "",
+        group: str = "",
         ignored: tuple[str, ...] = (),
     ) -> None:
         self.counts[app, kind_of(error)] += 1
@@ -59,6 +60,7 @@ class DenialLog:
         row = AuditEnvelope(
             at=round(now, 6),
             app=label(app),
+            group=label(group) if group else "",
             adapter="daemon",
             method=label(method),
             provider=label(provider),

@@ -16,6 +16,8 @@ _FINGERPRINT = re.compile(PROMPT_PREFIX + "[0-9a-f]{64}")
 
 Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
+OverMaxTokens: TypeAlias = Literal["refuse", "clamp"]
+
 Permission: TypeAlias = Literal[
     "server_tools",
     "remote_mcp",
@@ -23,6 +25,7 @@ Permission: TypeAlias = Literal[
     "stored_responses",
     "stored_prompts",
     "service_tiers",
+    "embeddings",
 ]
 
 
@@ -43,6 +46,8 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """Anchored globs."""
     max_tokens: int | None = None
+    over_max_tokens: OverMaxTokens = "refuse"
+    """`clamp`: a request for more output gets `max_tokens`, with a notice."""
     n: int = 1
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -85,6 +90,8 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     llm: LlmGrant = LlmGrant()
     uids: frozenset[int] = frozenset()
     """On the socket, the peer's user must be one of these."""
+    group: str = ""
+    """Whose spend is summed up together; empty: none."""
 
     @property
     def missing(self) -> frozenset[str]:

@@ -201,7 +201,20 @@ class Directory:
 
     def set_grants(self, grants: Grants) -> None:
         """For requests that arrive from now on."""
-        self._grants = grants
+        before, self._grants = self._grants, grants
+        self.note_groups(before)
+
+    def note_groups(self, before: Grants | None = None) -> None:
+        """Stores the groups of apps that are others than `before`; without it, those of all."""
+        known = {} if before is None else before.apps
+        self._store.note_groups(
+            {
+                app: grant.group
+                for app, grant in self._grants.apps.items()
+                if app not in known or known[app].group != grant.group
+            },
+            self._clock(),
+        )
 
     def on_revoke(self, callback: Callable[[str], None]) -> None:
         """Called with the id of a token when it is revoked, to end its running streams."""

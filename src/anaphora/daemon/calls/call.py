@@ -83,6 +83,7 @@ class CallTools(msgspec.Struct, kw_only=True, eq=False):
             request_id=call.request_id,
             provider=call.provider or "",
             model=call.model or "",
+            group=call.app.grant.group,
             ignored=call.ignored,
         )
 

@@ -198,7 +198,8 @@ class CallService:
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
         """Notes a refusal of another part of the daemon in the audit log. Never fails."""
-        self.tools.denials.add(app.id, method, error, request_id=request_id)
+        group = app.grant.group
+        self.tools.denials.add(app.id, method, error, request_id=request_id, group=group)
 
     def deny_slot(self, app: str, error: Denied) -> None:
         """Notes that an app has too many running calls."""

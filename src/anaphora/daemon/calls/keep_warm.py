@@ -35,6 +35,7 @@ from anaphora.client.target import Target
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.settling import nano_usd_up
+from anaphora.daemon.store import SpendQuery
 from anaphora.daemon.values import App
 from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.traffic.matching import RememberedCall
@@ -342,7 +343,7 @@ class PrefixRefresher:
             return "no price is known"
         ledger = self._tools.ledger
         day = (await ledger.spent(app)).day
-        rows = await ledger.store.spend(("label",), since=day, until=day, app=app)
+        rows = await ledger.store.spend(("label",), SpendQuery(since=day, until=day, app=app))
         spent = sum(row.billed for row in rows if row.label == METHOD)
         if spent + self._expected[app] <= limit:
             return None

@@ -3,8 +3,8 @@
     authenticate ▸ read ▸ permit ▸ plan ▸ hold ▸ send ▸ relay ▸ settle ▸ judge ▸ audit
 
 A call of an app is a call of the client (decision 0023): attempts, retries, rate limits and
-breakers are the client's. So `plan`, `hold`, `send` and `settle` run once for each attempt, when
-the client asks for that; the others run once.
+breakers are the client's. So `plan` runs once for each target, and `hold`, `send` and `settle` for
+each attempt, when the client asks for that; the others run once.
 
 | moment | started by | steps |
 |---|---|---|

@@ -6,7 +6,7 @@ Fields that a request of the same wire lacks are put into its bytes, and nothing
     filled = fill_max_tokens("anthropic", body, members, 2048)
     filled.body, filled.members
 
-Only absent fields (and nulls) are filled: a limit that a request sets is checked, never lowered.
+Only absent fields (and nulls) are filled; `calls.clamping` lowers limits that a request sets.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def fill_field(
     """The request with this field, where it has none or null: at the top, or in the object
     `inside`, which is added where there is none. The field's JSON is `value`."""
     if not inside:
-        held = _spelling(members, name)
+        held = spelling(members, name)
         if held is None:
             return FilledBody(_append(body, name, value), {**members, name: msgspec.Raw(value)})
         if members[held] != _NULL:
             return FilledBody(body, members)
         span = member_spans(body, document_span(body), "$")[held]
         return FilledBody(_replace(body, span, value), {**members, held: msgspec.Raw(value)})
-    outer = _spelling(members, inside)
+    outer = spelling(members, inside)
     if outer is None or members[outer] == _NULL:
         return fill_field(body, members, inside, b'{"%s":%s}' % (name.encode(), value))
     old = bytes(members[outer])
@@ -114,7 +114,7 @@ def fill_field(
     return FilledBody(_replace(body, span, new), {**members, outer: msgspec.Raw(new)})
 
 
-def _spelling(members: Members, name: str) -> str | None:
+def spelling(members: Members, name: str) -> str | None:
     """The name under which a request has a field: Gemini takes snake_case as well."""
     if name in members:
         return name
@@ -258,7 +258,7 @@ def _parse(call: AppCall) -> Call:
 
 
 def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
-    """The call that a request asks for, with the limit that its wire needs (D10)."""
+    """The call that a request asks for, with the limit that its wire needs."""
     body = request.body
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -16,22 +15,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora import wire
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage
-from anaphora.client.failures import log
-from anaphora.client.observe.export import label, outcome, word
 from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.faces.face import checked_model
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
-from anaphora.daemon.money.ledger import Ledger, OpenHold
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.settling import most_tokens
-from anaphora.daemon.store import LARGEST_AMOUNT, HandleRow, Hold
+from anaphora.daemon.store import HandleRow
 from anaphora.daemon.values import App
-from anaphora.errors import NotGranted, RequestRejected, Upstream
-from anaphora.values import Usage
+from anaphora.errors import NotGranted, RequestRejected
 
 from .body import JsonBody
+from .charges import ProviderCharge, ProviderCharges
 
 if TYPE_CHECKING:
     from anaphora.audit.log import AuditLog
@@ -45,56 +41,6 @@ _OWN_FIELDS = frozenset(
 _NO_CONTENTS = msgspec.Raw(b'[{"role":"user","parts":[{"text":""}]}]')
 
 
-class StorageCharge:
-    """The charge for one content, settled when the provider has answered."""
-
-    def __init__(self, hold: OpenHold, cost: Callable[[int], int], most: int) -> None:
-        """More tokens than `most` cannot be true."""
-        self._hold = hold
-        self._cost = cost
-        self._most = most
-        self.tokens: int | None = None
-        """By the provider's count; None: it did not answer, or not say."""
-        self.billed: int | None = None
-        """Nano-dollars; None: there is no bill."""
-        self.unbilled = 0
-        """Nano-dollars that are charged without a bill."""
-        self._written = False
-        """The request may have been written to a connection."""
-
-    def sending(self) -> None:
-        """The request is written to a connection next."""
-        self._written = True
-        self._hold.sending()
-
-    def settle(self, tokens: int | None) -> None:
-        """By the tokens that the provider counted; at the bound where it did not."""
-        if tokens is None:
-            self.settle_at_bound()
-            return
-        if tokens > self._most:
-            self.unbilled = self._hold.hold.bound
-            self._hold.settle_later(self._cost(tokens), "disputed", usage=Usage(uncached=tokens))
-            return
-        self.tokens, self.billed = tokens, self._cost(tokens)
-        self._hold.settle_later(self.billed, "billed", usage=Usage(uncached=tokens))
-
-    def release(self) -> None:
-        self.billed = 0
-        self._hold.release()
-
-    def fail(self) -> None:
-        """The provider did not answer: the content may have been made, unless nothing was sent."""
-        if self._written:
-            self.settle_at_bound()
-        else:
-            self.release()
-
-    def settle_at_bound(self) -> None:
-        self.unbilled = self._hold.hold.bound
-        self._hold.settle_at_bound()
-
-
 class CachedContents:
     """`target` gives a model at a provider."""
 
@@ -105,15 +51,16 @@ class CachedContents:
         clock: Callable[[], float],
         audit: AuditLog | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._charges = ProviderCharges(
+            ledger, clock, audit, method="cachedContents", operation="cached_content"
+        )
         self._target = target
         self._clock = clock
-        self._audit = audit
 
     @contextlib.asynccontextmanager
     async def creating(
         self, app: App, provider: str, body: JsonBody, request_id: str
-    ) -> AsyncIterator[StorageCharge]:
+    ) -> AsyncIterator[ProviderCharge]:
         """Checks a content that is to be made, and holds what it can cost while it is."""
         name = body.value.get("model")
         if not isinstance(name, str):
@@ -138,20 +85,20 @@ class CachedContents:
         cost = self._cost(target, _lifetime(body.value, now), app, input_too=True)
         most = most_tokens(bound, target.profile)
         tokens = bound.input_tokens
-        async with self._held(app, provider, model, request_id, tokens, cost, most) as charge:
+        async with self._charges.held(target, app, request_id, tokens, cost, most) as charge:
             yield charge
 
     @contextlib.asynccontextmanager
     async def extending(
         self, app: App, row: HandleRow, model: str, body: JsonBody, request_id: str
-    ) -> AsyncIterator[StorageCharge]:
+    ) -> AsyncIterator[ProviderCharge]:
         """Holds what a longer lifetime can cost while it is set."""
         if row.tokens is None and app.grant.llm.has_spend_limit:
             raise _unknown_cost("the size of the cached content is not known")
         target = self._target(row.provider, model)
         cost = self._cost(target, _lifetime(body.value, self._clock()), app, input_too=False)
         tokens = row.tokens or 0
-        async with self._held(app, row.provider, model, request_id, tokens, cost) as charge:
+        async with self._charges.held(target, app, request_id, tokens, cost) as charge:
             yield charge
 
     def _cost(
@@ -171,63 +118,6 @@ class CachedContents:
             return stored + (nano_usd(read * tokens / 1_000_000) if input_too else 0)
 
         return cost
-
-    @contextlib.asynccontextmanager
-    async def _held(
-        self,
-        app: App,
-        provider: str,
-        model: str,
-        request_id: str,
-        tokens: int,
-        cost: Callable[[int], int],
-        most: int | None = None,
-    ) -> AsyncIterator[StorageCharge]:
-        hold = await self._ledger.hold(
-            app, provider=provider, model=model, request_id=request_id, bound=cost(tokens)
-        )
-        charge = StorageCharge(hold, cost, LARGEST_AMOUNT if most is None else most)
-        error = ""
-        try:
-            yield charge
-        except Upstream as problem:
-            charge.release()  # the provider refused it
-            error = type(problem).__name__
-            raise
-        except BaseException as problem:
-            charge.fail()
-            error = type(problem).__name__
-            raise
-        finally:
-            self._write_row(hold.hold, charge, error)
-
-    def _write_row(self, hold: Hold, charge: StorageCharge, error: str) -> None:
-        """Never fails: the provider has answered."""
-        if self._audit is None:
-            return
-        row = AuditEnvelope(
-            at=round(hold.at, 6),
-            app=label(hold.app),
-            adapter="daemon",
-            method="cachedContents",
-            operation="cached_content",
-            call_id=word(hold.request_id),
-            provider=label(hold.provider),
-            model=word(hold.model),
-            outcome=outcome(error or None),
-            seconds=round(max(0.0, self._clock() - hold.at), 6),
-            usage=AuditUsage(uncached=charge.tokens),
-            cost_nano_usd=charge.billed,
-            unbilled_nano_usd=charge.unbilled,
-        )
-        try:
-            self._audit.append(row)
-        except Exception as problem:
-            log(
-                logging.ERROR,
-                f"a cached content was not audited: {type(problem).__name__}",
-                problem,
-            )
 
 
 def _lifetime(value: dict[str, Any], now: float) -> float:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora import wire
-from anaphora.client.attempt_failures import name_origin
 from anaphora.client.config.secrets import ResolvedProvider, SecretHeaders
+from anaphora.client.provider_errors import name_origin
 from anaphora.client.target import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport, read_answer
 from anaphora.daemon.calls.translation import with_members

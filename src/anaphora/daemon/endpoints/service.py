@@ -15,7 +15,7 @@ from anaphora.daemon.calls.call import AppCall, AppReply, StreamHead
 from anaphora.daemon.calls.delegation import CallService, CallStream
 from anaphora.daemon.calls.steps.request import ReadBody
 from anaphora.daemon.faces import PLAIN_ROUTES, STARTS, face_of, find_route, wire_of
-from anaphora.daemon.faces.face import JSON, Route, model_in
+from anaphora.daemon.faces.face import JSON, Route, model_in, path_not_found
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import ERROR_KEY, REQUEST_ID_KEY, App, kind_of
 from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected, StoreUnavailable
@@ -24,6 +24,7 @@ from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .body import check_headers, parse_object, read_json_bytes
+from .embeddings import Embeddings
 from .errors import error_response, of_provider
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
 from .kept import KeptObjects
@@ -47,12 +48,14 @@ class Endpoints:
         calls: CallService,
         store: Store,
         stored: ObjectRequests | None = None,
+        embeddings: Embeddings | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._calls = calls
         self._store = store
         self._stored = stored
+        self._embeddings = embeddings
         self._clock = clock
         self._kept = KeptObjects(store)
         self._checked_path = lru_cache(maxsize=512)(_checked_path)
@@ -94,6 +97,8 @@ class Endpoints:
         match route.operation:
             case "generate" | "stream" | "count":
                 await self._call(exchange, route, call)
+            case "embed":
+                await self._embed(route, call)
             case "models" | "model" | "show" | "version":
                 body = await self._model_data(exchange, route, app)
                 await self._respond(exchange, route, request_id, body)
@@ -105,6 +110,17 @@ class Endpoints:
                 except Denied as error:
                     self._calls.deny(app, route.path, error, request_id=request_id)
                     raise
+
+    async def _embed(self, route: Route, call: AppCall) -> None:
+        if self._embeddings is None:
+            raise path_not_found(route.path)
+        call.method = route.path
+        self._calls.permit.check_early(call, stream=False)
+        try:
+            await self._embeddings.handle(route, call)
+        except Denied as error:
+            self._calls.tools.refuse(call, error)
+            raise
 
     # ── Models ───────────────────────────────────────────────────────────────────────────────────
 

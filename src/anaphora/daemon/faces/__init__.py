@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from anaphora.errors import RequestRejected
+from anaphora.errors import NotFound, RequestRejected
 
 from .anthropic import AnthropicFace
 from .face import Face, Operation, Route, checked_model, path_not_found, wrong_method
@@ -43,7 +43,7 @@ STARTS = tuple(
     f"/{name}"
     for name in (
         "v1/ v1beta/ v1alpha/ api/ messages chat/completions responses models files batches"
-        " conversations containers upload/"
+        " conversations containers upload/ embeddings"
     ).split()
 )
 """How the paths of endpoints begin: errors there are in the format of a wire."""
@@ -52,9 +52,38 @@ face_of = FACES.__getitem__
 """The face of a wire, a name of `wire.WIRES`."""
 
 
+def _list_endpoints() -> str:
+    listed: dict[str, None] = {}
+    for face in FACES.values():
+        listed |= dict.fromkeys(f"{method} {path}" for method, path in face.operations)
+        listed |= dict.fromkeys(face.named_paths)
+    for face in FACES.values():
+        if face.models_at_root:
+            models = f"GET {face.root}/models"
+            listed |= dict.fromkeys((models, f"{models}/{{model}}"))
+    for face in FACES.values():
+        for one in face.stored:
+            methods = "|".join(sorted(one.methods))
+            collection = [f"{methods} {one.path}"] if methods else []
+            own = f"{'|'.join(sorted(one.own))} {one.path}/{{id}}"
+            listed |= dict.fromkeys((*collection, own))
+    return ", ".join(listed)
+
+
+ENDPOINTS = _list_endpoints()
+"""All endpoints by method and path, for the answer to a path that there is not."""
+
+
 def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """The operation at a path that has no percent-encoding. Raises `NotFound`, and
-    `RequestRejected` for a method that a path does not have."""
+    """The operation at a path that has no percent-encoding. Raises `NotFound`, which lists the
+    paths that there are, and `RequestRejected` for a method that a path does not have."""
+    try:
+        return _find_route(method, path, headers)
+    except NotFound as problem:
+        raise problem.restated(f"{problem}; there are: {ENDPOINTS}") from None
+
+
+def _find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     path = _full_path(path)
     plain = PLAIN_ROUTES.get((method, path))
     if plain is not None:

@@ -26,7 +26,7 @@ from .framing import SSE_ENDS, StreamFrame
 
 Operation: TypeAlias = Literal[
     "generate", "stream", "count", "models", "model", "create", "list", "get", "update", "delete",
-    "action", "upload", "show", "version",
+    "action", "upload", "show", "version", "embed",
 ]  # fmt: skip
 
 Operations: TypeAlias = Mapping[tuple[str, str], Operation]
@@ -91,6 +91,8 @@ class Face:
 
     root: ClassVar[str] = "/v1"
     """What paths begin with."""
+    models_at_root: ClassVar[bool] = True
+    """Its models are listed at `/models` below the root."""
     operations: ClassVar[Operations] = {}
     """Those of models and stored objects are found by the beginning of their paths."""
     stored: ClassVar[tuple[StoredKind, ...]] = ()
@@ -111,6 +113,9 @@ class Face:
     def full_path(self, path: str) -> str | None:
         """A path of this wire that does not begin with `/v1`, with its version."""
         return None
+
+    named_paths: ClassVar[tuple[str, ...]] = ()
+    """The paths of `named_route`, for errors."""
 
     def named_route(self, method: str, path: str) -> Route | None:
         """The route of a path that names a model and a method."""
@@ -188,6 +193,10 @@ class Face:
         """What changes the bytes of a stream. `asks_usage`: the caller of Chat asked for a chunk
         with the usage. `passes`: the bytes are the provider's."""
         return None
+
+    def counted_body(self, body: bytes) -> bytes:
+        """The request whose tokens a request asks for."""
+        return body
 
     def count_fields(self, tokens: int) -> dict[str, Any]:
         """The answer to a request for the tokens of a prompt."""

@@ -53,6 +53,11 @@ class _TextTurn(msgspec.Struct):
     parts: list[_TextOnly] | None = None
 
 
+class _Counted(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    generate_content_request: Members | None = None
+
+
+_decode_counted = msgspec.json.Decoder(_Counted).decode
 _decode_turns = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_turn = msgspec.json.Decoder(_TextTurn).decode
 
@@ -65,6 +70,10 @@ class GeminiFace(Face):
         stored_kind("cached_content", "/v1beta/cachedContents", "GET POST", "GET PATCH DELETE"),
         stored_kind("file", "/v1beta/files", "GET", "GET DELETE"),
         stored_kind("batch", "/v1beta/batches", "GET", "GET DELETE"),
+    )
+    named_paths = (
+        *(f"POST /v1beta/models/{{model}}:{method}" for method in _METHODS),
+        "POST /upload/v1beta/files",
     )
     own_paths = re.compile(rf"{_ROOT.pattern}|/upload/|{_MODEL.pattern}\Z")
     # Clients of Google's may use `/v1` like the others.
@@ -110,6 +119,16 @@ class GeminiFace(Face):
 
     def frame(self, *, asks_usage: bool, passes: bool) -> StreamFrame | None:
         return LastObject((b"\r\n\r\n", b"\n\n"), b'"finishReason"')
+
+    def counted_body(self, body: bytes) -> bytes:
+        """It may stand in a field of its own, and name the model that the path names."""
+        try:
+            request = _decode_counted(body).generate_content_request
+        except DECODE_ERRORS:
+            return body
+        if request is None:
+            return body
+        return encode_members({name: raw for name, raw in request.items() if name != "model"})
 
     def count_fields(self, tokens: int) -> dict[str, Any]:
         return {"totalTokens": tokens}

@@ -15,6 +15,7 @@ from .framing import LastObject, StreamFrame
 
 class OllamaFace(Face):
     wire = "ollama"
+    models_at_root = False
     operations: ClassVar[Operations] = {
         ("POST", "/api/chat"): "generate",
         ("GET", "/api/tags"): "models",

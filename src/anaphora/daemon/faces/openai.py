@@ -62,7 +62,10 @@ class _OpenAIFace(Face):
 
 class OpenAIChatFace(_OpenAIFace):
     wire = "openai_chat"
-    operations: ClassVar[Operations] = {("POST", "/v1/chat/completions"): "generate"}
+    operations: ClassVar[Operations] = {
+        ("POST", "/v1/chat/completions"): "generate",
+        ("POST", "/v1/embeddings"): "embed",
+    }
     reply_id_prefix = "chatcmpl-"
     reasoning = Thinking(provider="openai_chat", extras=reasoning_extras(_REASONING))
     reasoning_field = _REASONING

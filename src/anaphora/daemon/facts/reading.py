@@ -33,6 +33,7 @@ from .request import (
     KnownFields,
     MediaCounts,
     Named,
+    OutputLimit,
     RequestFacts,
     facts_before,
     known_fields,
@@ -106,7 +107,7 @@ class _Reading:
         self._tools = FoundTools()
         self._content: RequestContent | None = None
         """What messages hold besides text and tool calls; None: nothing."""
-        self._limits: dict[str, int] = {}
+        self._limits: list[OutputLimit] = []
         self._values: dict[str, Any] = {"max_tokens_field": known.table.limit}
         if known.table.named_in_path:
             self._read_path(path)
@@ -128,6 +129,7 @@ class _Reading:
         if len(self._models) > 1:
             self._models.sort(key=lambda named: named.param != "model")
         lists: dict[str, list[Any]] = {
+            "limits": self._limits,
             "handles": self._handles + [HandleRef(*ref) for ref in refs],
             "tools": [Named(*tool) for tool in tools.functions],
             "server_tools": tools.server,
@@ -174,8 +176,9 @@ class _Reading:
         self._values["size"] = size
         if self._table.streams_by_default:
             self._values.setdefault("stream", True)
-        if self._limits:
-            name, limit = max(self._limits.items(), key=lambda item: item[1])
+        limits = {param: tokens for param, tokens in self._limits if tokens is not None}
+        if limits:
+            name, limit = max(limits.items(), key=lambda item: item[1])
             self._values |= {"max_tokens": limit, "max_tokens_field": name}
 
     def _read_content(self, name: str, raw: msgspec.Raw) -> None:
@@ -234,8 +237,9 @@ class _Reading:
                 least = self._table.smallest_limit
                 raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
             self._values |= {"unlimited_output": True, "max_tokens_field": name}
+            self._limits.append(OutputLimit(name, None))
             return
-        self._limits[name] = limit
+        self._limits.append(OutputLimit(name, limit))
 
     def _model(self, name: str, raw: msgspec.Raw) -> None:
         model = _text(raw, name)
@@ -318,8 +322,10 @@ class _Reading:
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
         if isinstance(kind, str) and kind.strip().isdecimal():
             raise request_error("must be a number, not text", f"$.{name}")
-        if type(kind) is int and not self._table.limits_thinking:
-            self._values["thinking_budget"] = max(0, kind)
+        if type(kind) is int:
+            self._values["budget"] = max(0, kind)
+            if not self._table.limits_thinking:
+                self._values["thinking_budget"] = max(0, kind)
 
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
         """`pro` bills several answers as one."""

@@ -37,6 +37,14 @@ class HandleRef(NamedTuple):
     id: str
 
 
+class OutputLimit(NamedTuple):
+    """A limit of the output that a request sets."""
+
+    param: str
+    tokens: int | None
+    """None: explicitly unlimited."""
+
+
 class InlineSpan(msgspec.Struct, frozen=True, gc=False):
     """Bytes of a medium: from `start` up to `end` in the value of a field of the body."""
 
@@ -75,11 +83,15 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"
     """The field that holds the limit, or would."""
+    limits: tuple[OutputLimit, ...] = ()
+    """All fields that limit the output; `max_tokens` is the largest of them."""
     unlimited_output: bool = False
     """The limit is given, as none."""
     n: int = 1
     thinking_budget: int = 0
     """Tokens of thinking that may come on top of the limit."""
+    budget: int = 0
+    """Tokens of thinking that the request asks for, within its limit or on top."""
     predicted: int = 0
     """Bytes of a predicted output: rejected parts of it are billed as output."""
     tools: tuple[Named, ...] = ()

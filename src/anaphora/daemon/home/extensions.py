@@ -1,4 +1,4 @@
-"""Reads `extensions.yaml`, the grants of all apps. Strict: deny by default (SPEC D11).
+"""Reads `extensions.yaml`, the grants of all apps. Strict: deny by default.
 
     grants = Grants.read("extensions.yaml", config)
     grants.apps["marketing"].llm.nano_usd_per_day      5_000_000_000
@@ -24,6 +24,7 @@ from anaphora.daemon.access.grants import (
     Capability,
     KeepWarmGrant,
     LlmGrant,
+    OverMaxTokens,
     Permission,
 )
 from anaphora.errors import AnaphoraError, InvalidConfig
@@ -71,6 +72,7 @@ class LlmTable(_Table, frozen=True):
     providers: tuple[Name, ...] = ()
     models: tuple[Name, ...] = ()
     max_tokens: Count | None = None
+    over_max_tokens: OverMaxTokens = "refuse"
     n: Count = 1
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -97,6 +99,7 @@ class AppTable(_Table, frozen=True):
     requires: tuple[Capability, ...] = ()
     capabilities_grant: tuple[Capability, ...] = ()
     uids: tuple[UserId, ...] = ()
+    group: Name | None = None
     llm: LlmTable = LlmTable()
 
 
@@ -186,6 +189,8 @@ def _doubts(grant: AppGrant, token_apps: Collection[str]) -> Iterator[str]:
         return
     if not grant.llm.providers:
         yield "llm.providers is empty: no provider is granted"
+    if grant.llm.over_max_tokens == "clamp" and grant.llm.max_tokens is None:
+        yield "llm.over_max_tokens has no effect without llm.max_tokens"
     if not grant.llm.models:
         yield "llm.models is empty: no model is granted"
     if (problem := grant.llm.prompt_problem) is not None:
@@ -208,6 +213,12 @@ class _AppReader(msgspec.Struct, frozen=True):
                 "an app's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"
                 " with a letter or a digit"
             )
+        if table.group is not None and not APP_ID.match(table.group):
+            raise self._invalid(
+                "the name of a group has 1 to 64 letters, digits, dots, dashes and underscores, and"
+                f" begins with a letter or a digit, found {quoted(table.group)}",
+                "group",
+            )
         llm = table.llm
         per_day = self._nano_dollars(llm.usd_per_day, "usd_per_day")
         per_month = self._nano_dollars(llm.usd_per_month, "usd_per_month")
@@ -225,10 +236,12 @@ class _AppReader(msgspec.Struct, frozen=True):
             capabilities=frozenset(table.capabilities_grant),
             requires=frozenset(table.requires),
             uids=frozenset(table.uids),
+            group=table.group or "",
             llm=LlmGrant(
                 providers=llm.providers,
                 models=llm.models,
                 max_tokens=llm.max_tokens,
+                over_max_tokens=llm.over_max_tokens,
                 n=llm.n,
                 requests_per_minute=llm.requests_per_minute,
                 tokens_per_minute=llm.tokens_per_minute,

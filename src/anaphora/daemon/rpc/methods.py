@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
-from anaphora.client.attempt_failures import event_error
+from anaphora.client.provider_errors import event_error
 from anaphora.daemon import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.calls.call import AppCall
@@ -255,7 +255,7 @@ def _shown(value: Any) -> str:
 async def nexo_complete(context: MethodContext, params: LlmCompleteInput) -> LlmCompleteResponse:
     call = context.app_call(params, await context.work(lambda: nexo_call(params)))
     reply = await context.calls.complete(call)
-    context.notices.extend(reply.notices)
+    context.notices.extend((*call.notices, *reply.notices))
     return nexo_result(reply)
 
 
@@ -263,15 +263,18 @@ async def complete(context: MethodContext, params: CompleteParams) -> CompleteRe
     call = context.app_call(params, await context.work(lambda: call_of(params)))
     if params.stream:
         return await _stream(context, call)
-    return result_of(await context.calls.complete(call), context.ignored_notices())
+    reply = await context.calls.complete(call)
+    return result_of(reply, (*call.notices, *context.ignored_notices()))
 
 
 async def _stream(context: MethodContext, call: AppCall) -> CompleteResult:
     stream = context.calls.stream(call)
-    return await stream.run(_write_deltas(context, stream))
+    return await stream.run(_write_deltas(context, stream, call))
 
 
-async def _write_deltas(context: MethodContext, stream: CallStream) -> CompleteResult:
+async def _write_deltas(
+    context: MethodContext, stream: CallStream, call: AppCall
+) -> CompleteResult:
     deltas = DeltaWriter(context.id)
     failure: ReplyFail | None = None
     await stream.head()
@@ -282,7 +285,7 @@ async def _write_deltas(context: MethodContext, stream: CallStream) -> CompleteR
             failure = piece.events[-1]
     if stream.reply is None:
         raise event_error(failure) if failure else Transport("the stream broke", phase="body")
-    return result_of(stream.reply, context.ignored_notices())
+    return result_of(stream.reply, (*call.notices, *context.ignored_notices()))
 
 
 async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:

@@ -164,6 +164,8 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     """A sum of entries; fields that are not grouped by are empty. By label, tokens are unknown, and
     the row with an empty label holds the output and what has no label."""
 
+    group: str = ""
+    """That the app had when the call began."""
     app: str = ""
     provider: str = ""
     model: str = ""
@@ -181,6 +183,20 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     output: int = 0
     corrected: int = 0
     """The part of `billed` that corrections added; below 0 if they took away."""
+
+
+class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is summed; None: all."""
+
+    since: str = ""
+    """The first day, and"""
+    until: str = ""
+    """the last one."""
+    app: str | None = None
+    group: str | None = None
+
+
+EVERYTHING = SpendQuery()
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -342,11 +358,21 @@ class Store(Protocol):
         event loop."""
         ...
 
-    async def spend(
-        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
-    ) -> list[SpendRow]:
-        """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`, in the order of
-        these; `since` and `until` are days, both included."""
+    async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
+        """Sums, grouped by any of `group`, `app`, `provider`, `model`, `label`, `day`, in the order
+        of these."""
+        ...
+
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        """The sums of a day by the beginning of each hour; empty if its entries were pruned."""
+        ...
+
+    async def held(self, of: SpendQuery = EVERYTHING) -> int:
+        """Nano-dollars of open holds."""
+        ...
+
+    def note_groups(self, groups: Mapping[str, str], at: float) -> None:
+        """The groups that apps have from now on, by app. Never raises."""
         ...
 
     async def entries(self, query: EntryQuery) -> list[Entry]:

@@ -14,7 +14,8 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 
-from . import SettledFigures, SpendRow, Spent, UnauditedEntry
+from . import EVERYTHING, SettledFigures, SpendQuery, SpendRow, Spent, UnauditedEntry
+from .schema import ENTRY_SUMS, sums_of
 
 _SECONDS = 86_400
 #: The number of 1970-01-01 in `datetime.date`.
@@ -61,7 +62,7 @@ def _begin(date: datetime.date) -> float:
     return float((date - datetime.date(1970, 1, 1)).days * _SECONDS)
 
 
-FIELDS = ("app", "provider", "model", "label", "day")
+FIELDS = ("group", "app", "provider", "model", "label", "day")
 #: The last day that a store can have.
 LAST_DAY = "9999-12-31"
 SUMS = (
@@ -69,10 +70,9 @@ SUMS = (
 )  # fmt: skip
 
 
-def held(database: sqlite3.Connection, app: str | None = None) -> int:
+def held(database: sqlite3.Connection, of: SpendQuery = EVERYTHING) -> int:
     """Nano-dollars of open holds."""
-    sum_of = "SELECT COALESCE(SUM(bound), 0) FROM holds WHERE :app IS NULL OR app = :app"
-    amount: int = database.execute(sum_of, {"app": app}).fetchone()[0]
+    amount: int = database.execute(HELD.replace("$", "?"), (of.app, of.group)).fetchone()[0]
     return amount
 
 
@@ -122,29 +122,33 @@ def checked_fields(by: Sequence[str]) -> list[str]:
 
 
 def spend_rows(
-    database: sqlite3.Connection,
-    by: Sequence[str],
-    *,
-    since: str = "",
-    until: str = "",
-    app: str | None = None,
+    database: sqlite3.Connection, by: Sequence[str], of: SpendQuery = EVERYTHING
 ) -> list[SpendRow]:
-    """Sums, grouped by any of `FIELDS`; the days `since` and `until` are included."""
-    sql = spend_query(by).replace("$", "?")
-    return spend_rows_of(by, database.execute(sql, (since, until or LAST_DAY, app)))
+    """Sums, grouped by any of `FIELDS`."""
+    sql = spend_query(by, of, each="json_each").replace("$", "?")
+    return spend_rows_of(by, database.execute(sql, spend_values(of)))
 
 
-def spend_query(by: Sequence[str]) -> str:
-    """In the SQL of both stores. `$1` and `$2` are the days, `$3` the app or NULL. Raises
-    `InvalidRequest` for a field that is none of `FIELDS`."""
+def spend_query(by: Sequence[str], of: SpendQuery, *, each: str) -> str:
+    """In the SQL of both stores, but for `each`, the function that lists the labels of an entry.
+    For `spend_values`. Raises `InvalidRequest` for a field that is none of `FIELDS`."""
     fields = checked_fields(by)
-    columns = [*fields, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
-    group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
+    by_group = "group" in fields or of.group is not None
+    tables = _grouped(each) if by_group else _PLAIN
+    part = (_LABELLED if "label" in fields else _WHOLE).format(**tables)
+    names = ["app_group" if name == "group" else name for name in fields]
+    columns = [*names, *(f"CAST(SUM({name}) AS bigint)" for name in SUMS)]
+    group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
     return (
-        f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE}) AS part"
+        f"SELECT {', '.join(columns)} FROM ({part}) AS part"
         " WHERE day BETWEEN $1 AND $2 AND (CAST($3 AS text) IS NULL OR app = CAST($3 AS text))"
+        f" AND (CAST($4 AS text) IS NULL{' OR app_group = CAST($4 AS text)' if by_group else ''})"
         f" {group}"
     )
+
+
+def spend_values(of: SpendQuery) -> tuple[str | None, ...]:
+    return of.since, of.until or LAST_DAY, of.app, of.group
 
 
 def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[SpendRow]:
@@ -154,20 +158,107 @@ def spend_rows_of(by: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Spen
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"] or row["corrected"]]
 
 
-#: The sums, in the SQL of both stores.
-WHOLE = "SELECT * FROM sums"
+def hour_rows(
+    database: sqlite3.Connection, day: str, of: SpendQuery = EVERYTHING
+) -> dict[float, SpendRow]:
+    """The sums of a day by the beginning of each hour, from its entries."""
+    return hour_rows_of(database.execute(HOURS.replace("$", "?"), (day, of.app, of.group)))
+
+
+def hour_rows_of(rows: Iterable[Sequence[Any]]) -> dict[float, SpendRow]:
+    """Of the rows of `HOURS`."""
+    found: dict[float, SpendRow] = {}
+    for hour, *sums in rows:
+        figures: dict[str, Any] = dict(zip(SUMS, map(int, sums), strict=True))
+        found[hour * 3_600.0] = SpendRow(**figures)
+    return found
+
+
+# ── SQL of both stores ────────────────────────────────────────────────────────────────────────────
+
+#: `tables`, with or without the group of each app.
+_PLAIN = {
+    "sums": "sums", "label_sums": "label_sums", "label_part": "label_sums AS part", "group": "",
+    "same": "",
+}  # fmt: skip
+_WHOLE = "SELECT * FROM {sums}"
 #: The labels' part of each sum, and the rest of it.
-LABELLED = """
-SELECT day, app, provider, model, label, calls, billed, 0 AS estimated, 0 AS saved, 0 AS input,
-    0 AS read, 0 AS written, 0 AS output, 0 AS corrected
-FROM label_sums
+_LABELLED = """
+SELECT day, app, provider, model, label{group}, calls, billed, 0 AS estimated, 0 AS saved,
+    0 AS input, 0 AS read, 0 AS written, 0 AS output, 0 AS corrected
+FROM {label_sums}
 UNION ALL
-SELECT day, app, provider, model, '', calls,
+SELECT day, app, provider, model, ''{group}, calls,
     billed - COALESCE((
-        SELECT SUM(billed) FROM label_sums AS part
+        SELECT SUM(billed) FROM {label_part}
         WHERE part.day = sums.day AND part.app = sums.app AND part.provider = sums.provider
-            AND part.model = sums.model
+            AND part.model = sums.model{same}
     ), 0),
     estimated, saved, 0, 0, 0, 0, corrected
-FROM sums
+FROM {sums}
 """
+
+#: The group of an app at some time, from the history of its groups.
+_GROUP = (
+    "COALESCE((SELECT name FROM app_groups AS given WHERE given.app = {of}.app AND {when}"
+    " ORDER BY since DESC LIMIT 1), '')"
+)
+_AT = "given.since <= {of}.at"
+#: On days on which its group changed, the calls of an app are summed one by one, as long as their
+#: entries are kept; those of pruned days are in the last group of the day.
+_CHANGED = (
+    "EXISTS (SELECT 1 FROM app_groups AS given WHERE given.app = {of}.app AND given.day = {of}.day)"
+    " AND {of}.day >= (SELECT pruned_until FROM clock)"
+)
+HELD = (
+    "SELECT CAST(COALESCE(SUM(bound), 0) AS bigint) FROM holds"
+    " WHERE (CAST($1 AS text) IS NULL OR app = CAST($1 AS text))"
+    " AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) = "
+    + _GROUP.format(of="holds", when=_AT.format(of="holds"))
+    + ")"
+)
+
+
+#: PostgreSQL rounds to whole numbers, SQLite truncates.
+HOURS = (
+    "SELECT (CAST(at AS bigint) - CASE WHEN CAST(at AS bigint) > at THEN 1 ELSE 0 END) / 3600 AS"
+    f" hour, {ENTRY_SUMS} FROM entries"
+    " WHERE day = $1 AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text))"
+    " AND (CAST($3 AS text) IS NULL OR CAST($3 AS text) = "
+    + _GROUP.format(of="entries", when=_AT.format(of="entries"))
+    + ") GROUP BY 1 ORDER BY 1"
+)
+
+
+def _grouped(each: str) -> dict[str, str]:
+    """Both tables of sums with the group of each row."""
+    entries = (
+        f"(SELECT entries.*, {_GROUP.format(of='entries', when=_AT.format(of='entries'))}"
+        f" AS app_group FROM entries WHERE {_CHANGED.format(of='entries')}) AS entries"
+    )
+    value = "CAST(label.value AS bigint)"
+    labels = (
+        "SELECT day, app, provider, model, app_group, label.key AS label,"
+        f" SUM(CASE WHEN kind = 'correction' THEN 0 ELSE 1 END) AS calls, SUM({value}) AS billed"
+        f" FROM {entries}, {each}(entries.labels) AS label"
+        " GROUP BY day, app, provider, model, app_group, label.key"
+    )
+    key = "day, app, provider, model, app_group"
+    both = f"({_quiet('label_sums', f'{key}, label', ('calls', 'billed'))} UNION ALL {labels})"
+    return {
+        "sums": f"({_quiet('sums', key, SUMS)} UNION ALL {sums_of(entries, 'app_group')}) AS sums",
+        "label_sums": f"{both} AS label_sums",
+        "label_part": f"{both} AS part",
+        "group": ", app_group",
+        "same": " AND part.app_group = sums.app_group",
+    }
+
+
+def _quiet(table: str, key: str, figures: Sequence[str]) -> str:
+    """The sums of days on which the group of the app did not change."""
+    group = _GROUP.format(of=table, when=f"given.day <= {table}.day")
+    columns = key.replace("app_group", f"{group} AS app_group")
+    return (
+        f"SELECT {columns}, {', '.join(figures)} FROM {table}"
+        f" WHERE NOT ({_CHANGED.format(of=table)})"
+    )

@@ -111,17 +111,33 @@ CREATE TABLE unaudited (
 ALTER TABLE clock ADD COLUMN audit_epoch INTEGER NOT NULL DEFAULT 0
 """
 
-#: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
-SUMS_OF_ENTRIES = """
-SELECT day, app, provider, model,
+#: The group that each app had, from when on; an app without a row has none.
+_STEP_8 = """
+CREATE TABLE app_groups (
+    app TEXT NOT NULL, since REAL NOT NULL, day TEXT NOT NULL, name TEXT NOT NULL,
+    PRIMARY KEY (app, since)
+) WITHOUT ROWID
+"""
+
+#: The figures of the table `sums`, in the SQL of both stores.
+ENTRY_SUMS = """
     SUM(CASE WHEN kind IN ('free', 'correction') THEN 0 ELSE 1 END) AS calls,
     SUM(billed) AS billed,
     SUM(CASE WHEN kind IN ('estimated', 'bound', 'disputed') THEN billed ELSE -confirmed END)
         AS estimated,
     SUM(saved) AS saved, SUM(input) AS input, SUM(read) AS read, SUM(written) AS written,
     SUM(output) AS output, SUM(CASE WHEN kind = 'correction' THEN billed ELSE 0 END) AS corrected
-FROM entries GROUP BY day, app, provider, model
 """
+
+
+def sums_of(entries: str, *key: str) -> str:
+    """The sums of some entries."""
+    columns = ", ".join(("day", "app", "provider", "model", *key))
+    return f"SELECT {columns}, {ENTRY_SUMS} FROM {entries} GROUP BY {columns}"
+
+
+#: What the table `sums` must hold.
+SUMS_OF_ENTRIES = sums_of("entries")
 #: The same of version 2.
 _SUMS_2 = """
 SELECT day, app, provider, model, SUM(kind <> 'free'), SUM(billed),
@@ -140,6 +156,7 @@ _STEPS = (
     _STEP_5,
     _STEP_6,
     _STEP_7,
+    _STEP_8,
 )
 SCHEMA_VERSION = len(_STEPS)
 

@@ -17,6 +17,7 @@ import msgspec
 from anaphora.errors import InvalidRequest, Io, StoreUnavailable
 
 from . import (
+    EVERYTHING,
     LARGEST_AMOUNT,
     CorrectedEntry,
     Entry,
@@ -26,6 +27,7 @@ from . import (
     RecoveredHolds,
     Settlement,
     SpendLimits,
+    SpendQuery,
     SpendRow,
     Spent,
     UnauditedEntry,
@@ -46,7 +48,15 @@ from .batch import (
 from .batch_queue import SqliteCommits
 from .corrections import Correction, entry_rows
 from .file_watch import StoreDamaged, WatchedFiles
-from .reading import day_of, held, month_of, spend_rows, spent_rows, unaudited_entries
+from .reading import (
+    day_of,
+    held,
+    hour_rows,
+    month_of,
+    spend_rows,
+    spent_rows,
+    unaudited_entries,
+)
 from .schema import (
     connect,
     connect_to_read,
@@ -181,7 +191,7 @@ class SqliteStore(SmallTables):
                 day=day,
                 today=found.get(day, 0),
                 month=found.get(month_of(day), 0),
-                held=held(self._reader, app),
+                held=held(self._reader, SpendQuery(app=app)),
             )
 
     async def spent_by_app(self, now: float) -> dict[str, Spent]:
@@ -189,12 +199,14 @@ class SqliteStore(SmallTables):
             lambda database: spent_rows(database, max(day_of(now), latest_day(database)))
         )
 
-    async def spend(
-        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
-    ) -> list[SpendRow]:
-        return await self._read(
-            lambda database: spend_rows(database, by, since=since, until=until, app=app)
-        )
+    async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
+        return await self._read(lambda database: spend_rows(database, by, of))
+
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        return await self._read(lambda database: hour_rows(database, day, of))
+
+    async def held(self, of: SpendQuery = EVERYTHING) -> int:
+        return await self._read(lambda database: held(database, of))
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         return await self._read(lambda database: entry_rows(database, query))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import HandleKind, HandleRow, TokenRow
+from .reading import day_of
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens, bill"
 ADD_HANDLE = (
@@ -19,6 +20,14 @@ _AT_ONCE = 32
 _OWN = f"kind = $1 AND app = $2 AND id IN ({', '.join(f'${3 + n}' for n in range(_AT_ONCE))})"
 #: Calls of all apps wait while they are removed.
 _REMOVED_AT_ONCE = 2_000
+#: If it is not the group that the app has already.
+_NOTE_GROUP = """
+INSERT INTO app_groups (app, since, day, name)
+SELECT CAST($1 AS text), CAST($2 AS double precision), CAST($3 AS text), CAST($4 AS text)
+WHERE coalesce((SELECT name FROM app_groups WHERE app = CAST($1 AS text)
+    ORDER BY since DESC LIMIT 1), '') <> CAST($4 AS text)
+ON CONFLICT DO NOTHING
+"""
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
 
 
@@ -59,6 +68,12 @@ class SmallTables(ABC):
             " WHERE id = $3",
             expires, revoked, id,
         )  # fmt: skip
+
+    # ── Groups ───────────────────────────────────────────────────────────────────────────────────
+
+    def note_groups(self, groups: Mapping[str, str], at: float) -> None:
+        for app, group in groups.items():
+            self._change_later(_NOTE_GROUP, app, at, day_of(at), group)
 
     # ── Handles ──────────────────────────────────────────────────────────────────────────────────
 

@@ -28,6 +28,7 @@ from anaphora.dashboard.site import Page, PageContent, PageRequest, Section, Sit
 from .access import ROOT, SessionCookie, Sessions, Viewers
 from .actions import AdminActions, AppTokens
 from .audit_log import ChainVerifier, LogExport
+from .first_steps import FirstSteps
 from .records import AppRecords, ProviderRecords, TextConversationPage
 from .service import UiService
 from .shared_logins import SharedLogins
@@ -147,10 +148,12 @@ class _Pages:
             clock=self._clock,
         )
 
+        self._first_steps = FirstSteps(daemon, self._apps.spent)
+
     def of_admin(self) -> PageSite:
         source, apps, chain = self._source, self._apps, self._chain
         pages: dict[str, Page] = {
-            "": OverviewPage(source, apps=apps.spent, start=_START),
+            "": OverviewPage(source, apps=apps.spent, start=_START, first_steps=self._first_steps),
             "conversations": ConversationsPage(source, start=_START),
             "conversation": TextConversationPage(source, self._texts),
             "blocks": BlocksPage(source, start=_START),

@@ -133,6 +133,7 @@ class AppRecords:
         llm = grant.llm
         return replace(
             row,
+            group=grant.group,
             capabilities=sorted(grant.capabilities),
             missing=sorted(grant.missing),
             providers=llm.providers,

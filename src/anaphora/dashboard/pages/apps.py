@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import htpy
 
 from anaphora.dashboard.charts import meter
-from anaphora.dashboard.figures import NOTHING, count, moment, name, plain_name, usd
+from anaphora.dashboard.figures import NOTHING, count, moment, name, plain_name, short_id, usd
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.tables import (
@@ -121,7 +121,7 @@ def _listed(rows: Sequence[AppRow], request: PageRequest, site: Site) -> PageCon
                     counted(len(left) - len(rows), "further app")
                 ]
             ]
-        shown = htpy.section(".card")[table("Apps", headings, cells, stacked=True), further]
+        shown = htpy.section(".card")[table("Apps", headings, cells), further]
     main = [htpy.div(".title")[htpy.h1["Apps"]], htpy.div("#apps")[shown]]
     return PageContent(title="Apps", main=main, live=("apps",))
 
@@ -188,6 +188,7 @@ def grant_of(row: AppRow) -> htpy.Element:
         ("Capabilities", _names(row.capabilities)),
         ("Providers", _names(row.providers)),
         ("Models", _names(row.models)),
+        *([("Group", name(row.group))] if row.group else []),
         ("Requests per minute", _rate(row.requests_per_minute)),
         ("Tokens per minute", _rate(row.tokens_per_minute)),
     ]
@@ -224,8 +225,8 @@ def corrections_of(row: AppRow) -> htpy.Node:
         [
             moment(one.at),
             one.day,
-            name(one.request_id),
-            htpy.code[one.entry],
+            short_id(one.request_id),
+            htpy.code[short_id(one.entry)],
             usd(one.added_nano_usd),
             name(one.reason),
         ]
@@ -233,7 +234,7 @@ def corrections_of(row: AppRow) -> htpy.Node:
     ]
     headings += [*numbers("Added"), Heading("Reason")]
     about = "The latest. They are charged to the day of the call; nothing is edited."
-    return card("Corrections", table("Corrections", headings, cells, stacked=True), about=about)
+    return card("Corrections", table("Corrections", headings, cells), about=about)
 
 
 # ── Tokens ───────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +263,7 @@ def _tokens(row: AppRow, site: Site, now: float) -> htpy.Element:
             " ",
             htpy.a(".button", href=app_url(site, row.id, "revoke"))["Revoke all tokens"],
         ]
-    listed = table("Tokens", headings, rows, stacked=True) if rows else None
+    listed = table("Tokens", headings, rows) if rows else None
     return card("Tokens", listed, htpy.p(".actions")[actions])
 
 

@@ -9,7 +9,7 @@ import htpy
 import msgspec
 
 from anaphora.audit.reading import VerifiedLog
-from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported
+from anaphora.dashboard.figures import NOTHING, call_cost, count, moment, name, reported, short_id
 from anaphora.dashboard.layout import view_fields
 from anaphora.dashboard.past_calls.source import PastCalls
 from anaphora.dashboard.sentences import cause_words
@@ -200,7 +200,7 @@ def _calls(page: CallPage, query: CallQuery, site: Site) -> htpy.Node:
     headings += numbers("Input", "Read", "Output", "Cost")
     return card(
         "Calls",
-        table("Calls", headings, [_line(each) for each in page.calls], stacked=True),
+        table("Calls", headings, [_line(each) for each in page.calls]),
         htpy.p(".actions")[newest, " ", earlier] if newest or earlier else None,
         htpy.p(".actions")["All that was found, as a file: ", files[0], " or ", files[1]],
     )
@@ -212,7 +212,7 @@ def _line(shown: ShownCall) -> list[htpy.Node]:
     repeats = f" × {call.repeats:,}" if call.repeats > 1 else ""
     id = call.call_id or call.request_id
     return [
-        [moment(call.at, "second"), id and htpy.div(".dim")[htpy.code[name(id, 40)]]],
+        [moment(call.at, "second"), id and htpy.div(".dim")[htpy.code[short_id(id, 40)]]],
         name(call.app),
         [name(call.billed_model), htpy.div(".dim")[name(call.provider)]],
         [

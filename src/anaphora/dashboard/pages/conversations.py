@@ -22,6 +22,7 @@ from anaphora.dashboard.figures import (
     plain_name,
     reported,
     seconds,
+    short_id,
     spent,
     unless_zero,
 )
@@ -90,7 +91,7 @@ def _cells(row: ConversationRow, site: Site, apps: bool) -> list[htpy.Node]:
     sums = row.sums
     cells: list[htpy.Node] = [
         [
-            htpy.a(href=conversation_url(site, row.id))[htpy.bdi[plain_name(row.id, 16)]],
+            htpy.a(href=conversation_url(site, row.id))[short_id(row.id, 16)],
             row.side_call and [" ", tag("side call")],
         ],
         moment(row.ended),
@@ -141,7 +142,7 @@ class ConversationPage:
         title = f"Conversation {plain_name(shown.row.id, 16)}"
         main = [
             htpy.p[htpy.a(href=site.url("conversations"))["All conversations"]],
-            htpy.h1["Conversation ", htpy.bdi[plain_name(shown.row.id, 24)]],
+            htpy.h1["Conversation ", short_id(shown.row.id, 24)],
             htpy.div("#conversation")[
                 conversation(shown, self._no_text, everything=request.query.get("turns") == "all")
             ],
@@ -180,7 +181,7 @@ def _missing(id: str, site: Site) -> PageContent:
         htpy.div(".title")[htpy.h1["Conversation not found"]],
         empty(
             "There is no such conversation here",
-            ["It may be older than the calls that are kept: ", htpy.bdi[plain_name(id, 40)]],
+            ["It may be older than the calls that are kept: ", short_id(id, 40)],
             htpy.a(".button", href=site.url("conversations"))["All conversations"],
         ),
     ]
@@ -285,7 +286,7 @@ def _prompt(calls: Sequence[ShownCall]) -> htpy.Element | None:
             name(block.label),
             name(block.kind),
             count(block.tokens),
-            [
+            htpy.div[
                 bar([("calls", block.tokens)], whole=total),
                 percent(block.tokens / total if total else None),
             ],
@@ -322,7 +323,7 @@ def _turns(calls: Sequence[ShownCall], most: int | None) -> htpy.Element:
     ]
     return card(
         "Turns",
-        table("Turns", headings, rows, ids=ids, stacked=True),
+        table("Turns", headings, rows, ids=ids),
         earlier if len(listed) < len(calls) else None,
     )
 

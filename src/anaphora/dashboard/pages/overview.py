@@ -39,13 +39,16 @@ class OverviewPage:
         *,
         apps: Callable[[], Sequence[AppRow]] | None = None,
         start: htpy.Node = None,
+        first_steps: Callable[[], htpy.Node] | None = None,
         newest: int = 20,
     ) -> None:
         """`apps` are those with grants, whose spend is shown against their limits. `start` says how
-        to send a first call; `newest` is how many calls are listed."""
+        to send a first call, and `first_steps` what to do before there was any call; `newest` is
+        how many calls are listed."""
         self._source = source
         self._apps = apps
         self._start = start
+        self._first_steps = first_steps
         self._newest = newest
 
     def content(self, request: PageRequest, site: Site) -> PageContent:
@@ -55,15 +58,18 @@ class OverviewPage:
         main = [
             htpy.div(".title")[htpy.h1["Overview"]],
             htpy.div("#overview")[
-                headline(overview.total)
-                if overview.total.calls
-                else no_calls(site, view, self._start),
+                headline(overview.total) if overview.total.calls else self._no_calls(view, site),
                 grants,
                 _details(overview, site, view) if overview.total.calls else None,
             ],
             self._calls(view, site) if overview.total.calls else htpy.div("#newest"),
         ]
         return PageContent(title="Overview", main=main, live=("overview", "newest"))
+
+    def _no_calls(self, view: View, site: Site) -> htpy.Node:
+        if self._first_steps is not None and not self._source.has_calls():
+            return self._first_steps()
+        return no_calls(site, view, self._start)
 
     def _calls(self, view: View, site: Site) -> htpy.Element:
         page = self._source.calls(CallQuery(view=view, limit=self._newest))
@@ -156,7 +162,7 @@ def causes_card(overview: Overview) -> htpy.Element:
         for cause, sums in ordered[:_MOST_ROWS]
     ]
     headings = [Heading("Cause"), *numbers("Calls", "Tokens lost", "Lost"), Heading("What to do")]
-    shown: htpy.Node = table("Causes of loss", headings, rows, stacked=True)
+    shown: htpy.Node = table("Causes of loss", headings, rows)
     if not rows:
         shown = htpy.p(".dim")["Nothing was lost: every call read what could be read."]
     return card("Causes of loss", shown, more(len(ordered) - _MOST_ROWS, "cause"))
@@ -173,10 +179,14 @@ def errors_card(overview: Overview) -> htpy.Element | None:
 
 
 def _details(overview: Overview, site: Site, view: View) -> htpy.Node:
-    groups = {"app": overview.apps, "provider": overview.providers, "model": overview.models}
-    titles = {"app": "By app", "provider": "By provider", "model": "By model"}
+    groups = {
+        "group": overview.groups,
+        "app": overview.apps,
+        "provider": overview.providers,
+        "model": overview.models,
+    }
     tables = [
-        card(titles[kind], sums_table(kind, sums, site, view))
+        card(f"By {kind}", sums_table(kind, sums, site, view))
         for kind, sums in groups.items()
         if set(sums) - {""}
     ]

@@ -32,7 +32,7 @@ class ProvidersPage:
         headings += [Heading("Left of rate limits"), Heading("Refusals")]
         shown = empty("llm.yaml has no provider")
         if rows:
-            listed = table("Providers", headings, [_line(row) for row in rows], stacked=True)
+            listed = table("Providers", headings, [_line(row) for row in rows])
             shown = htpy.section(".card")[listed, htpy.p(".about")[_ABOUT]]
         main = [htpy.div(".title")[htpy.h1["Providers"]], htpy.div("#providers")[shown]]
         return PageContent(title="Providers", main=main, live=("providers",))

@@ -85,7 +85,7 @@ def _compared(result: WhatIf) -> htpy.Element:
     return card(
         "The same calls",
         _chart(result, shown),
-        table("What the same calls would have cost", headings, rows, stacked=True),
+        table("What the same calls would have cost", headings, rows),
     )
 
 

@@ -132,7 +132,7 @@ class AddedCalls:
         self._reported: dict[_ReportedKey, Figures] = {}
         self._ids: list[tuple[int, str]] = []
         self._block_sums: dict[Key, list[int]] = {}
-        """By step, start, app, provider, model and form; `_own_block_sums`: what an app sees
+        """By step, start, app, provider, model, group and form; `_own_block_sums`: what an app sees
         less."""
         self._own_block_sums: dict[Key, list[int]] = {}
         self._forms: dict[tuple[int, object], _Form] = {}
@@ -140,7 +140,7 @@ class AddedCalls:
         """By app."""
         self._labels: dict[tuple[int, int], tuple[str, Ttl | None]] = {}
         """Kind and TTL, by app and label."""
-        self._services: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        self._services: dict[tuple[str, ...], tuple[int, int, int, int]] = {}
 
     def add(self, seq: int, call: AuditEnvelope, place: Place = (0, 0)) -> None:
         """`seq` is the number of the call: later ones have higher numbers."""
@@ -179,13 +179,13 @@ class AddedCalls:
     def _add_to_report(
         self, report: ReportForm, at: float, names: Key, call: AuditEnvelope
     ) -> None:
-        """`names`: app, provider, model, outcome and cause."""
+        """`names`: app, provider, model, group, outcome and cause."""
         figures, changed, id = figures_of(call), 0, self._names.id
         if _is_too_large(figures):
             figures = _limited(figures)
         elif report.charts and (call.blocks or call.broke):
             # Blocks have no chart: one step has them all.
-            self._add_blocks((MINUTE, int(report.since), *names[:3]), call)
+            self._add_blocks((MINUTE, int(report.since), *names[:4]), call)
         if call.labels:
             tags = tuple([id("tag", tag) for tag in dict.fromkeys(call.labels)])
         else:
@@ -211,14 +211,14 @@ class AddedCalls:
         if ids and ids.replace("\t", "").isprintable():
             self._ids.append((seq, ids.casefold()))
 
-    def _service(self, call: AuditEnvelope) -> tuple[int, int, int]:
-        """The numbers of the app, the provider and the model."""
-        model = call.billed_model
-        found = self._services.get((call.app, call.provider, model))
+    def _service(self, call: AuditEnvelope) -> tuple[int, int, int, int]:
+        """The numbers of the app, the provider, the model and the app's group."""
+        texts = call.app, call.provider, call.billed_model, call.group
+        found = self._services.get(texts)
         if found is None:
             names, app = self._names, self._names.id("app", call.app)
-            found = app, names.id("provider", call.provider), names.model(app, model)
-            self._services[call.app, call.provider, model] = found
+            provider, model = names.id("provider", call.provider), names.model(app, texts[2])
+            found = self._services[texts] = app, provider, model, names.id("app_group", call.group)
         return found
 
     def _add_blocks(self, key: Key, call: AuditEnvelope) -> int:
@@ -373,8 +373,8 @@ _CALL_SOURCES: Final = {
     "conversation": "coalesce((SELECT id FROM conversations WHERE name = conversation_name), 0)"
 }
 _NEW_CONVERSATIONS: Final = """
-INSERT OR IGNORE INTO conversations (name, app, provider, model, began, ended)
-SELECT conversation_name, app, provider, model, at, ended FROM added
+INSERT OR IGNORE INTO conversations (name, app, provider, model, app_group, began, ended)
+SELECT conversation_name, app, provider, model, app_group, at, ended FROM added
 WHERE conversation_name != '' ORDER BY rowid
 """
 _CONVERSATIONS: Final = f"""
@@ -387,8 +387,9 @@ WHERE name = conversation_name
 """
 #: With one `max`, the other columns are those of its row.
 _LATEST_SERVICES: Final = """
-UPDATE conversations SET provider = own.provider, model = own.model
-FROM (SELECT conversation_name, provider, model, max(rowid) FROM added GROUP BY 1) AS own
+UPDATE conversations
+SET provider = own.provider, model = own.model, app_group = own.app_group
+FROM (SELECT conversation_name, provider, model, app_group, max(rowid) FROM added GROUP BY 1) AS own
 WHERE name = conversation_name
 """
 

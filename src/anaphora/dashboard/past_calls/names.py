@@ -15,7 +15,16 @@ from anaphora.client.observe.export import OTHER
 from .schema import ALL_CALLS, MINUTE, WEEK
 
 NameKind: TypeAlias = Literal[
-    "app", "provider", "model", "label", "outcome", "cause", "change", "changed", "tag"
+    "app",
+    "app_group",
+    "provider",
+    "model",
+    "label",
+    "outcome",
+    "cause",
+    "change",
+    "changed",
+    "tag",
 ]
 
 #: Different names of one kind; each further one is `other`.

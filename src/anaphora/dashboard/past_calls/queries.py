@@ -39,7 +39,7 @@ _BLOCK_FIELDS: Final = (
     "calls", "tokens", "read", "cost_nano_usd", "unpriced", "breaks", "lost", "lost_nano_usd",
     "unreported",
 )  # fmt: skip
-_FILTERS: Final = ("app", "provider", "model")
+_FILTERS: Final = ("app", "provider", "model", "app_group")
 #: The sets with a label.
 _SETS: Final = "IN (SELECT label_set FROM set_labels WHERE label = ?)"
 #: Calls whose times are looked at if a histogram does not have the filter.
@@ -71,12 +71,23 @@ class Selection:
         """A filter names something that no call has."""
 
     def _id(self, kind: str) -> int | None:
-        text = getattr(self.view, kind)
+        text = getattr(self.view, "group" if kind == "app_group" else kind)
         if text is None:
             return None
         query = "SELECT id FROM names WHERE kind = ? AND text = ?"
         found = self.database.execute(query, (kind, text)).fetchone()
         return 0 if found is None else int(found[0])
+
+    @property
+    def first(self) -> float | None:
+        """When the first of all calls began, or the first of the only app that is shown; None if
+        that is not known, since earlier calls are not kept one by one."""
+        if self.state.calls_since:
+            return None
+        own, values = (" WHERE app = ?", [self.ids["app"]]) if self.masked else ("", [])
+        query = f"SELECT min(at) FROM calls{own}"
+        found: float | None = self.database.execute(query, values).fetchone()[0]
+        return found
 
     def names(self, kinds: Iterable[str]) -> dict[int, str]:
         marks = ", ".join(f"'{kind}'" for kind in kinds)
@@ -84,7 +95,7 @@ class Selection:
         return dict(self.database.execute(query).fetchall())
 
     def filters(self) -> tuple[str, list[int]]:
-        """App, provider and model."""
+        """App, provider, model and group."""
         wanted = [(name, self.ids[name]) for name in _FILTERS]
         found = [(name, id) for name, id in wanted if id is not None]
         return "".join(f" AND {name} = ?" for name, _ in found), [id for _, id in found]
@@ -193,7 +204,7 @@ class SumQueries:
     def __init__(self, selection: Selection) -> None:
         self._of = of = selection
         self._sums = sum_columns(of.masked)
-        self.steps = steps_of(of.view)
+        self.steps = steps_of(of.view, of.first)
         self._pieces = [] if of.empty else pieces(of.since, of.until, self.steps.seconds, of.state)
 
     def _rows(self, table: str, columns: str, group: str, of_calls: str = "") -> Iterable[Row]:
@@ -227,16 +238,15 @@ class SumQueries:
             groups.add(min(max(point, 0), self.steps.count - 1), figures)
         return groups.totals()
 
-    def by_name(self) -> tuple[dict[str, CallTotals], dict[str, CallTotals], dict[str, CallTotals]]:
-        """By app, by provider and by model."""
-        texts = self._of.names(_FILTERS)
-        apps, providers, models = _Groups[str](), _Groups[str](), _Groups[str]()
-        columns = f"app, provider, model, {self._sums}"
-        for row in self._rows("sums", columns, "1, 2, 3"):
-            for groups, id in zip((apps, providers, models), row[:3], strict=True):
+    def by_name(self) -> list[dict[str, CallTotals]]:
+        """By app, by provider, by model and by group."""
+        texts, found = self._of.names(_FILTERS), [_Groups[str]() for _ in _FILTERS]
+        columns = f"{', '.join(_FILTERS)}, {self._sums}"
+        for row in self._rows("sums", columns, "1, 2, 3, 4"):
+            for groups, id in zip(found, row, strict=False):
                 if texts[id]:
-                    groups.add(texts[id], row[3:])
-        return _by_cost(apps), _by_cost(providers), _by_cost(models)
+                    groups.add(texts[id], row[len(_FILTERS) :])
+        return [_by_cost(groups) for groups in found]
 
     def causes(self) -> dict[str, CallTotals]:
         texts, groups = self._of.names(("cause",)), _Groups[str]()
@@ -343,7 +353,7 @@ def first_bytes(of: Selection) -> dict[str, tuple[float, float]]:
     if of.empty:
         return {}
     texts = of.names(("provider",))
-    filtered = any(of.ids[name] is not None for name in ("app", "model", "label"))
+    filtered = any(of.ids[name] is not None for name in ("app", "model", "app_group", "label"))
     times = _times_of_calls(of) if filtered else _histograms(of)
     return {
         texts[provider]: (_quantile(one, 0.5), _quantile(one, 0.99))

@@ -24,7 +24,7 @@ from .log_tail import Position
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164
 #: A file of another version is made anew, from the log.
-VERSION: Final = 7
+VERSION: Final = 8
 
 #: The steps that sums are kept for, in seconds; each is a multiple of the one before.
 MINUTE, QUARTER, HOUR, THIRD, WEEK = 60, 900, 3_600, 28_800, 604_800
@@ -55,7 +55,7 @@ _WORK: Final = 0.005
 #: In place of a set of labels: all calls, whatever their labels.
 ALL_CALLS: Final = -1
 
-_SERVICE: Final = ("app", "provider", "model")
+_SERVICE: Final = ("app", "provider", "model", "app_group")
 
 
 class SumTable(msgspec.Struct, frozen=True, dict=True):
@@ -171,8 +171,8 @@ CREATE TABLE set_labels (label INTEGER NOT NULL, label_set INTEGER NOT NULL,
     PRIMARY KEY (label, label_set)) WITHOUT ROWID;
 CREATE TABLE calls (seq INTEGER PRIMARY KEY, at REAL NOT NULL, segment INTEGER NOT NULL,
     place INTEGER NOT NULL, app INTEGER NOT NULL, provider INTEGER NOT NULL,
-    model INTEGER NOT NULL, outcome INTEGER NOT NULL, cause INTEGER NOT NULL,
-    label_set INTEGER NOT NULL, conversation INTEGER NOT NULL, first REAL,
+    model INTEGER NOT NULL, app_group INTEGER NOT NULL, outcome INTEGER NOT NULL,
+    cause INTEGER NOT NULL, label_set INTEGER NOT NULL, conversation INTEGER NOT NULL, first REAL,
     {_integers(FIGURES)});
 CREATE INDEX calls_at ON calls (at, app, provider, model, outcome, cause, label_set, breaks);
 CREATE INDEX calls_app ON calls (app, at);
@@ -180,7 +180,7 @@ CREATE INDEX calls_conversation ON calls (conversation);
 CREATE TABLE call_ids (seq INTEGER PRIMARY KEY, ids TEXT NOT NULL);
 CREATE TABLE conversations (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
     app INTEGER NOT NULL, provider INTEGER NOT NULL, model INTEGER NOT NULL,
-    began REAL NOT NULL, ended REAL NOT NULL, {_integers(FIGURES)});
+    app_group INTEGER NOT NULL, began REAL NOT NULL, ended REAL NOT NULL, {_integers(FIGURES)});
 CREATE INDEX conversations_ended ON conversations (ended);
 """ + "".join(
     f"CREATE TABLE {table.name} ({table.columns}, PRIMARY KEY ({', '.join(table.key)}))"

@@ -85,11 +85,16 @@ class PastCalls:
             of.empty = of.empty or (app is not None and view.app not in (None, app))
             yield of
 
+    def has_calls(self) -> bool:
+        """Whether there was ever a call."""
+        with self.reading() as (_, state):
+            return state.calls > 0
+
     # ── Sums ─────────────────────────────────────────────────────────────────────────────────────
 
     def names(self, view: View) -> Names:
         """Those of the range, without its filters."""
-        view = replace(view, app=self.masked_for, provider=None, model=None, label=None)
+        view = replace(view, app=self.masked_for, group=None, provider=None, model=None, label=None)
         with self.selection(view) as of:
             if of.empty:
                 return Names()
@@ -101,7 +106,7 @@ class PastCalls:
                 row
                 for step, start in steps
                 for row in of.database.execute(
-                    "SELECT DISTINCT app, provider, model FROM sums WHERE step = ?"
+                    "SELECT DISTINCT app, provider, model, app_group FROM sums WHERE step = ?"
                     f" AND label_set = ? AND start >= ? AND start < ?{text}",
                     (step, ALL_CALLS, start, view.until, *values),
                 )
@@ -109,11 +114,12 @@ class PastCalls:
             labels = of.database.execute(
                 f"SELECT DISTINCT label FROM app_labels WHERE at >= ?{text}", (since, *values)
             ).fetchall()
-            texts = of.names(("app", "provider", "model", "label"))
+            texts = of.names(("app", "provider", "model", "app_group", "label"))
         columns = [sorted({texts[id] for id in ids} - {""}) for ids in zip(*rows, strict=True)]
-        apps, providers, models = columns or ([], [], [])
+        apps, providers, models, groups = columns or ([], [], [], [])
         return Names(
             apps=apps,
+            groups=groups,
             providers=providers,
             models=models,
             labels=sorted(texts[id] for (id,) in labels),
@@ -123,7 +129,7 @@ class PastCalls:
         with self.selection(view) as of:
             queries = SumQueries(of)
             steps, found = queries.steps, queries.points()
-            apps, providers, models = queries.by_name()
+            apps, providers, models, groups = queries.by_name()
             causes, failed = queries.causes(), queries.outcomes("app")
         total = CallTotals()
         for sums in found.values():
@@ -135,6 +141,7 @@ class PastCalls:
             total=total,
             points=steps.points(found),
             apps=apps,
+            groups=groups,
             providers=providers,
             models=models,
             causes=causes,

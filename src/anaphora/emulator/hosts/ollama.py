@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from anaphora.errors import Upstream
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.ollama.reply import timestamp
 
+from .embeddings import MAX_INPUTS, unit_vector
 from .host import MODELS_CREATED, Host, Operation, ReplyContext, RoutedRequest
 
 _OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -44,8 +44,8 @@ _CAPABILITIES: dict[Capability, str] = {
 }
 #: Fields that completions and chats share.
 _SAME_FIELDS = ("model", "stream", "format", "options", "think", "keep_alive", "truncate")
-#: Models that are loaded at a time, how long they stay, and how many inputs an embedding takes.
-_MAX_LOADED, _KEEP_SECONDS, _MAX_INPUTS = 64, 300.0, 2048
+#: Models that are loaded at a time, and how long they stay.
+_MAX_LOADED, _KEEP_SECONDS = 64, 300.0
 _DIMENSIONS, _MAX_DIMENSIONS = 768, 4096
 
 
@@ -265,24 +265,17 @@ def _embeddings(request: RoutedRequest, profile: Profile) -> bytes:
     older = request.route.path.endswith("/embeddings")
     given = request.value("prompt" if older else "input", "")
     texts = given if isinstance(given, list) else [given]
-    if not all(isinstance(text, str) for text in texts) or len(texts) > _MAX_INPUTS:
-        raise rejected(f"input must be a text, or a list of at most {_MAX_INPUTS:,}", param="input")
+    if not all(isinstance(text, str) for text in texts) or len(texts) > MAX_INPUTS:
+        raise rejected(f"input must be a text, or a list of at most {MAX_INPUTS:,}", param="input")
     size = request.value("dimensions") or _DIMENSIONS
     if not isinstance(size, int) or not 0 < size <= _MAX_DIMENSIONS:
         raise rejected(f"dimensions must be between 1 and {_MAX_DIMENSIONS}", param="dimensions")
-    vectors = [_vector(text, size) for text in texts]
+    vectors = [unit_vector(text, size) for text in texts]
     if older:
         return dumps({"embedding": vectors[0]})
     tokens = sum(count_text(text, profile) for text in texts)
     fields = {"model": request.value("model"), "embeddings": vectors}
     return dumps({**fields, "total_duration": 1, "load_duration": 1, "prompt_eval_count": tokens})
-
-
-def _vector(text: str, size: int) -> list[float]:
-    digest = blake3(text.encode()).digest(size)
-    values = [byte - 127.5 for byte in digest]
-    length = math.sqrt(sum(value * value for value in values))
-    return [value / length for value in values]
 
 
 def _details(profile: Profile) -> dict[str, Any]:

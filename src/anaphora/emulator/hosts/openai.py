@@ -21,12 +21,14 @@ from anaphora.emulator.journal import INPUT_LIMIT, REQUEST_LIMIT, Billing, Usage
 from anaphora.emulator.models import model_error
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.openai import CHAT_CHECKS
 from anaphora.errors import Forbidden, NotFound, Upstream
 from anaphora.prompt import Reasoning
 from anaphora.values import Reply, Thinking
 from anaphora.wire.openai_chat.reply import write_choice
 
+from .embeddings import openai_embeddings
 from .files import OpenAIFiles
 from .host import (
     MODELS_CREATED,
@@ -117,6 +119,8 @@ class OpenAIChatHost(OpenAIHost):
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         if method == "DELETE" and path.startswith("/models/"):
             return "model_delete", path.removeprefix("/models/")
+        if method == "POST" and path == "/embeddings":
+            return "embed", ""
         return (
             super().operation(method, path)
             or self._completions.operation(method, path)
@@ -126,9 +130,19 @@ class OpenAIChatHost(OpenAIHost):
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         if request.route.operation == "model_delete":
             raise self._no_deletion(request.route)
+        if request.route.operation == "embed":
+            return self._embed(request)
         if request.route.operation.startswith(("file", "batch")):
             return self._files.handle(request)
         return self._completions.handle(request)
+
+    def _embed(self, request: RoutedRequest) -> bytes:
+        model = request.value("model") or request.route.name
+        if not isinstance(model, str) or not model:
+            raise rejected("you must provide a model parameter", param="model")
+        request.entry.model = model
+        profile = self.billing.facts(request.route.provider, self.wire, model).profile
+        return openai_embeddings(request, model, profile)
 
     def _no_deletion(self, route: EmulatorRoute) -> Upstream:
         """Only fine-tuned models can be deleted, and no workspace has one."""

@@ -15,7 +15,8 @@ calls that begin the same (`batch`, `abatch`, several `ainvoke`) write that begi
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from operator import itemgetter
 from typing import Any, Literal, cast
@@ -37,9 +38,10 @@ from anaphora.client.config.environment import Environment
 from anaphora.client.shared import shared_client
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
-from anaphora.errors import InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.integrations.framework_client import FrameworkClient
-from anaphora.prompt import Params
+from anaphora.prompt import Params, Reasoning
+from anaphora.wire.unforced import refuses_choice
 
 from .prompts import content_of, tool_choice_of, tool_of
 from .replies import StreamChunks, chat_result
@@ -80,6 +82,8 @@ class ChatAnaphora(BaseChatModel):
     extras: dict[str, Any] | None = None
     """Request fields without a name here: wire name -> the fields."""
     streaming: bool = False
+    remember: bool | None = None
+    """Keeps digests of prompts in the user's index, for the first call of the next process."""
 
     _own: Client | None = PrivateAttr(default=None)
 
@@ -203,6 +207,8 @@ class ChatAnaphora(BaseChatModel):
         for name in (*_PARAMETERS, "extras"):
             if (value := getattr(self, name)) is not None:
                 options[name] = value
+        if self.remember is not None:
+            options["remember"] = self.remember
         options.update(given)
         if stop is not None:
             options["stop"] = stop
@@ -217,6 +223,20 @@ class ChatAnaphora(BaseChatModel):
         if options.get("model") is None:
             del options["model"]
         return content_of(messages), options
+
+    def _refuses_choice(self) -> bool:
+        """Whether the model is known to refuse a forced tool choice."""
+        if self.model is None:
+            return False
+        given = self.reasoning
+        reasoning = given if isinstance(given, Reasoning) else None
+        if isinstance(given, Mapping):
+            reasoning = Reasoning(mode=given.get("mode"))
+        try:
+            profile = self._calls.model_profile(self.provider, self.model)
+        except AnaphoraError:  # the call itself will say why
+            return False
+        return refuses_choice(profile, Params(reasoning=reasoning))
 
     # ── Tools and structured output ──────────────────────────────────────────────────────────────
 
@@ -247,10 +267,15 @@ class ChatAnaphora(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
         """Replies of a schema. `json_schema` is the provider's own structured output,
-        `function_calling` a tool that must be called, `json_mode` JSON that the prompt describes,
+        `function_calling` a tool that must be called (`json_schema`, with a warning, for a model
+        that refuses a forced tool choice), `json_mode` JSON that the prompt describes,
         for which no schema is needed; Anthropic has no such mode, and gets the unchanged prompt."""
         if schema is None and method != "json_mode":
             raise InvalidRequest("is needed but for method='json_mode'", path="schema")
+        if method == "function_calling" and self._refuses_choice():
+            text = f"{self.model} refuses a forced tool choice; method='json_schema' is used"
+            warnings.warn(text, stacklevel=2)
+            method = "json_schema"
         if method == "function_calling":
             given: Any = schema
             return cast(

@@ -27,6 +27,7 @@ from anaphora.wire.params import (
     joined_fields,
     schema_object,
     schema_only_notices,
+    thinks,
     whole_number,
 )
 from anaphora.wire.reading import ErrorFactory, Members
@@ -167,6 +168,12 @@ def _check(call: Call, profile: Profile) -> None:
         profile,
         (
             (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
+            (
+                forced and thinks(params),
+                "forced_tools_while_thinking",
+                "tool_choice",
+                "a forced tool choice while it thinks; use auto or none",
+            ),
             (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
             (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
             (params.temperature is not None, "sampling", "temperature", "sampling parameters"),

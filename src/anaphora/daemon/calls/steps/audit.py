@@ -90,6 +90,7 @@ def ended_call(call: AppCall, flight: InFlight, record: Record) -> EndedCall:
         conversation=conversation,
         turn=turn,
         app=call.app.id,
+        group=call.app.grant.group,
         call_id=call.request_id,
         method=call.method,
         ignored=call.ignored,

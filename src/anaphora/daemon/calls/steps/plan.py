@@ -278,7 +278,7 @@ def bound_of(call: AppCall, prepared: PreparedRequest, target: Target) -> CostBo
 
 
 def _fill(call: AppCall, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
-    """The request with the fields that the grant demands (D10)."""
+    """The request with the fields that the grant demands."""
     grant, facts = call.app.grant.llm, call.given
     if facts is None:
         facts = read_facts(

@@ -20,6 +20,7 @@ from anaphora.daemon.access.granted_models import (
     refused_model,
 )
 from anaphora.daemon.calls.call import AppCall, CallTools
+from anaphora.daemon.calls.clamping import clamp_call, clamp_request
 from anaphora.daemon.calls.pipeline import CallStep
 from anaphora.daemon.calls.translation import parse_request, with_members
 from anaphora.daemon.endpoints.body import (
@@ -64,13 +65,14 @@ class PermitCall(CallStep):
             check_capabilities(call.app.grant, needed, call.method)
             tools.rates.check(call.app)
         except Denied as error:
-            tools.denials.add(call.app.id, call.method, error, request_id=call.request_id)
+            id, group = call.request_id, call.app.grant.group
+            tools.denials.add(call.app.id, call.method, error, request_id=id, group=group)
             raise
 
     async def before(self, call: AppCall) -> None:
         tools, app = self._tools, call.app
         try:
-            targets, hops = self._targets(call)
+            targets, hops = self.find_targets(call)
             if len(targets) > 1:
                 if call.is_large:
                     key = await tools.off_loop.run(app.id, lambda: _route_key(call))
@@ -90,7 +92,7 @@ class PermitCall(CallStep):
         if tools.refresher is not None and app.grant.llm.keep_warm is not None:
             call.refresher = tools.refresher
 
-    def _targets(self, call: AppCall) -> ChosenTargets:
+    def find_targets(self, call: AppCall) -> ChosenTargets:
         """The targets of a call. Raises `Denied` where the grant allows no call."""
         tools, app = self._tools, call.app
         pool, granted = tools.pool, tools.granted
@@ -163,6 +165,9 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
     it is rendered."""
     request, grant = call.request, call.app.grant.llm
     if request is None:
+        if call.call is not None and (lowered := clamp_call(call.call, grant)) is not None:
+            call.call, notice = lowered
+            call.notices += (notice,)
         return None
     ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
     name = ends[0].wire_name if ends else request.wire
@@ -172,6 +177,10 @@ def _checked(call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
         facts = facts_before((name, path, headers), request.wire, members, elements)
     if facts is None:
         facts = read_new_facts(name, members, path, headers, elements)
+    if (clamped := clamp_request(request, facts, grant)) is not None:
+        request = call.request = clamped.request
+        facts = clamped.facts
+        call.notices += (clamped.notice,)
     check_grant(facts, grant, models=[target.model for target in targets])
     if grant.approved_prompt is not None:
         check_prompt(facts, grant, request.members, request.elements)
@@ -202,11 +211,13 @@ class ReadBody(CallStep):
         assert route is not None
         call.method = route.path
         self._permit.check_early(call, stream=route.operation == "stream")
-        body = await self._read(call, route, await read_json_bytes(exchange))
+        face, data = face_of(route.wire), await read_json_bytes(exchange)
+        if route.operation == "count":
+            data = face.counted_body(data)
+        body = await self._read(call, route, data)
         exchange.end_reading()
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         stores = "stored_responses" in app.grant.llm.permissions
-        face = face_of(route.wire)
         if not stores and face.comparison[0] in body.value:
             changed = _without_comparison(face, body)
             if changed is not None:
@@ -219,7 +230,8 @@ class ReadBody(CallStep):
             try:
                 rows = await self._referred(call, route, body)
             except Denied as error:
-                self._tools.denials.add(app.id, call.method, error, request_id=call.request_id)
+                id, group = call.request_id, app.grant.group
+                self._tools.denials.add(app.id, call.method, error, request_id=id, group=group)
                 raise
         self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
         call.body, call.notices = body, notices

@@ -63,6 +63,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("calls", "billed", "estimated", "saved", "corrected"),
     ),
     "label_sums": ((*_KEY, "label", "calls", "billed"), ("calls", "billed")),
+    "app_groups": (("app", "since", "day", "name"), ()),
     "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),
     "handles": (("kind", "id", "provider", "app", "created", "tokens", "bill"), ()),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anaphora.daemon.store import (
+    EVERYTHING,
     LARGEST_AMOUNT,
     CorrectedEntry,
     Entry,
@@ -19,6 +20,7 @@ from anaphora.daemon.store import (
     RecoveredHolds,
     Settlement,
     SpendLimits,
+    SpendQuery,
     SpendRow,
     Spent,
     UnauditedEntry,
@@ -26,7 +28,16 @@ from anaphora.daemon.store import (
 )
 from anaphora.daemon.store.batch import HoldRequest, TableChange
 from anaphora.daemon.store.corrections import Correction
-from anaphora.daemon.store.reading import LAST_DAY, day_of, month_of, spend_query, spend_rows_of
+from anaphora.daemon.store.reading import (
+    HELD,
+    HOURS,
+    day_of,
+    hour_rows_of,
+    month_of,
+    spend_query,
+    spend_rows_of,
+    spend_values,
+)
 from anaphora.daemon.store.tables import SmallTables
 from anaphora.errors import InvalidRequest, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
@@ -268,13 +279,22 @@ class PostgresStore(SmallTables):
             for app, today, month, held in rows
         }
 
-    async def spend(
-        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
-    ) -> list[SpendRow]:
-        sql = spend_query(by)
+    async def spend(self, by: Sequence[str], of: SpendQuery = EVERYTHING) -> list[SpendRow]:
+        sql = spend_query(by, of, each="jsonb_each_text")
         await self._writer.flush()
         await self._check_answers()
-        return spend_rows_of(by, await self._reports.fetch(sql, since, until or LAST_DAY, app))
+        return spend_rows_of(by, await self._reports.fetch(sql, *spend_values(of)))
+
+    async def spend_by_hour(self, day: str, of: SpendQuery = EVERYTHING) -> dict[float, SpendRow]:
+        await self._writer.flush()
+        await self._check_answers()
+        return hour_rows_of(await self._reports.fetch(HOURS, day, of.app, of.group))
+
+    async def held(self, of: SpendQuery = EVERYTHING) -> int:
+        await self._writer.flush()
+        await self._check_answers()
+        ((amount,),) = await self._reports.fetch(HELD, of.app, of.group)
+        return int(amount)
 
     async def entries(self, query: EntryQuery) -> list[Entry]:
         await self._writer.flush()

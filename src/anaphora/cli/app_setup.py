@@ -1,0 +1,139 @@
+"""`anaphora apps add NAME --for PROGRAM`"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from anaphora.client.config.secrets import Secret
+from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.redaction import hides_arguments
+
+from .common import print_json, report_problems
+from .daemon_connection import call_admin
+
+if TYPE_CHECKING:
+    from anaphora.client.config import ClientConfig
+    from anaphora.daemon.home import Home
+    from anaphora.daemon.home.app_programs import ProgramSetup
+    from anaphora.daemon.home.config import DaemonConfig
+
+#: Addresses to bind that no client can call.
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+def add_program(
+    home: Home, app: str, name: str, *, url: str | None, write: bool, as_json: bool
+) -> None:
+    """Creates the token of an app, and prints how a program is run with it. Nothing is created if
+    the grant cannot be written."""
+    from anaphora.daemon.home.app_programs import program_setup, programs
+    from anaphora.daemon.home.config import daemon_config
+
+    config = home.config()
+    daemon = daemon_config(config)
+    address = _daemon_url(daemon, home) if url is None else _checked_url(url)
+    setup = program_setup(programs()[name], app, config, url=address)
+    changed = _changed_file(home, daemon, setup, config) if write else ""
+    result = call_admin(home, "admin.apps.add", {"app": app})
+    if write:
+        from anaphora.daemon.home.private_files import write_private
+
+        write_private(home.extensions_yaml, Secret(changed))
+    elif app not in _granted(home, config):
+        result["warnings"] = []  # the grant is printed
+    _print(home, setup, result, write=write, as_json=as_json)
+
+
+def _changed_file(
+    home: Home, daemon: DaemonConfig, setup: ProgramSetup, config: ClientConfig
+) -> str:
+    from anaphora.client.config import read_config_file
+    from anaphora.daemon.home.app_programs import with_grant
+
+    file = home.extensions_yaml
+    if daemon.store is not None:
+        raise InvalidConfig(
+            "the grants of several nodes are not in a file; print the grant without --write, and"
+            " apply it with: anaphora grants apply FILE",
+            file=str(home.llm_yaml),
+        )
+    return with_grant(read_config_file(file), str(file), setup, config)
+
+
+def _granted(home: Home, config: ClientConfig) -> Any:
+    from anaphora.daemon.home.extensions import Grants
+
+    try:
+        return Grants.read(home.extensions_yaml, config).apps
+    except InvalidConfig:
+        return ()
+
+
+def _daemon_url(daemon: DaemonConfig, home: Home) -> str:
+    if not daemon.port:
+        raise InvalidConfig(
+            "daemon.port is 0, any free port: name the daemon's address with --url",
+            file=str(home.llm_yaml),
+        )
+    host = _ANY_ADDRESS.get(daemon.host, daemon.host)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{'http' if daemon.tls is None else 'https'}://{host}:{daemon.port}"
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest("is not a URL: it needs http:// or https://, and a host", path="--url")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+@hides_arguments
+def _print(
+    home: Home, setup: ProgramSetup, result: dict[str, Any], *, write: bool, as_json: bool
+) -> None:
+    environment = setup.environment(Secret(result["token"]))
+    if as_json:
+        print_json(
+            {
+                **result,
+                "program": setup.program.name,
+                "grant": {setup.app: setup.grant},
+                "grant_yaml": setup.yaml,
+                "written": write,
+                "environment": environment,
+                "files": setup.program.files,
+                "command": setup.command,
+            }
+        )
+        return
+    for line in _lines(home, setup, environment, write=write):
+        click.echo(line)
+    report_problems([f"{result['token_id']}: the token is shown only once"])
+    report_problems(f"warning: {each}" for each in result["warnings"] if not write)
+
+
+def _lines(
+    home: Home, setup: ProgramSetup, environment: dict[str, str], *, write: bool
+) -> Iterator[str]:
+    """Comments of YAML and of shells begin alike."""
+    file, title = home.extensions_yaml, setup.program.title
+    if write:
+        yield f"# The grant was added to {file}"
+    else:
+        yield f"# Add this grant to {file}"
+        yield setup.yaml
+    if not setup.wires:
+        names = " or ".join(setup.program.wires)
+        yield f"# No provider of llm.yaml speaks {names}: the daemon translates its requests."
+    for name, content in setup.program.files.items():
+        yield f"# {title} needs in {name}: {content}"
+    yield f"# Start {title} with"
+    for name, value in environment.items():
+        yield f"export {name}={shlex.quote(value)}"
+    yield f"# {shlex.join(setup.command)}"

@@ -1,0 +1,126 @@
+"""Errors of providers as exceptions: by status, in a stream, and answers that cannot be read."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from anaphora import errors
+from anaphora.catalog import dialects
+from anaphora.errors import (
+    AnaphoraError,
+    Parse,
+    Upstream,
+)
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail
+from anaphora.wire.errors import NO_ERROR_OBJECT, shorten
+
+if TYPE_CHECKING:
+    from .target import Endpoint
+    from .transport import HttpResponse
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: msgspec.Raw
+
+
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+
+
+#: Statuses of servers that have no such path.
+_NOT_THERE = (301, 302, 303, 307, 308, 404, 405)
+
+
+def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
+    now = datetime.datetime.now(datetime.UTC)
+    error = endpoint.wire.read_error(answer.status, answer.headers, data, now)
+    name_origin(error, endpoint.base_wire, endpoint.base_url)
+    if answer.status in _NOT_THERE and NO_ERROR_OBJECT in str(error):
+        # Without the address, which apps of a daemon must not see.
+        error.args = (f"{error}; is the base_url of {endpoint.id} right?",)
+    return error
+
+
+def name_origin(error: AnaphoraError, wire: str, base_url: str) -> None:
+    """Notes whose error it is: what callers of another wire, and apps of a daemon, may see of it
+    depends on that."""
+    if isinstance(error, Upstream):
+        error.wire = wire
+        host = urlsplit(base_url).hostname or ""
+        error.own_host = "" if dialects().is_public(host) else host
+
+
+def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
+    """The error if a web page is the response: of a login, a portal or another server."""
+    if not data[:200].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return None
+    return Parse(f"the response is a web page; is the base_url of {endpoint.id} right?")
+
+
+def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
+    """The error in a body that is no reply: some providers fail with a good status."""
+    try:
+        error = bytes(_decode_error(data).error)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return None if error == b"null" else status_error(endpoint, answer, data)
+
+
+def event_error(event: ReplyFail) -> AnaphoraError:
+    """The error of a stream's last event, as a response that is not streamed would raise it."""
+    kind = getattr(errors, event.error, errors.Upstream)
+    if issubclass(kind, errors.Upstream):
+        return kind(event.message, code=event.code, status=event.status)
+    if kind is errors.Parse:
+        return errors.Parse(event.message)
+    return errors.Transport(event.message, phase="body")
+
+
+def stream_error(
+    event: ReplyFail, endpoint: Endpoint, answer: HttpResponse, head: bytes | bytearray | None
+) -> AnaphoraError:
+    """The same with the partial reply. `head`: the body, if no event has reached the caller."""
+    error = event_error(event)
+    shorten(error)
+    name_origin(error, endpoint.base_wire, endpoint.base_url)
+    if head is not None and isinstance(error, Parse | errors.Transport):
+        data = bytes(head)
+        error = body_error(endpoint, answer, data) or _page_error(endpoint, data) or error
+    error.partial = event.partial
+    return error
+
+
+def read_reply(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Reply:
+    """The reply of a response that is not streamed; raises the error that it is instead."""
+    if answer.status >= 300:
+        raise status_error(endpoint, answer, data)
+    try:
+        return endpoint.wire.read_reply(data)
+    except Parse as problem:
+        error = body_error(endpoint, answer, data) or _page_error(endpoint, data)
+        if error is not None:
+            raise error from None
+        return _reply_from_stream(endpoint, data, problem)
+
+
+def _reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
+    """The reply in a body that is an event stream although none was requested: some gateways
+    always stream. `problem`: why the body could not be read as a single reply."""
+    reader = endpoint.wire.reader()
+    match [*reader.feed(data), *reader.close()]:
+        case [*_, ReplyEnd(reply)]:
+            return reply
+        case [*_, ReplyFail(partial=partial) as failure] if partial and partial.message.parts:
+            error = event_error(failure)
+            error.partial = partial
+            raise error from None
+        case _:
+            raise problem from None
+
+
+def partial_of(events: Iterable[Event]) -> Reply | None:
+    return next((event.partial for event in events if isinstance(event, ReplyFail)), None)

@@ -1,0 +1,106 @@
+"""Lowers the limit of the output to `max_tokens` of the grant, under `over_max_tokens: clamp`.
+
+    clamped = clamp_request(request, facts, grant)      None: it asks for no more than that
+    clamped.request, clamped.facts, clamped.notice
+
+Only the digits of the limit change in the bytes of a request. A limit is never lowered to the
+thinking budget or below it, which no provider accepts: such a request is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.facts.request import RequestFacts
+from anaphora.daemon.values import WireRequest
+from anaphora.errors import NotGranted
+from anaphora.prompt import Call
+from anaphora.values import Notice
+from anaphora.wire.reading import decode_elements, decode_members
+
+from .translation import spelling, with_members
+
+_STEP = re.compile(r"\w+")
+
+
+class ClampedRequest(NamedTuple):
+    request: WireRequest
+    facts: RequestFacts
+    notice: Notice
+
+
+def clamp_request(
+    request: WireRequest, facts: RequestFacts, grant: LlmGrant
+) -> ClampedRequest | None:
+    """The request with all its limits within the grant. None if it needs no change, or the grant
+    refuses instead. Raises `NotGranted` if the thinking budget does not fit."""
+    most = grant.max_tokens
+    if most is None or grant.over_max_tokens != "clamp":
+        return None
+    over = [param for param, tokens in facts.limits if tokens is None or tokens > most]
+    if not over:
+        return None
+    asked = None if facts.unlimited_output else facts.max_tokens
+    field = facts.max_tokens_field
+    _check_budget(facts.budget, most, asked, field)
+    members, body = request.members, request.body
+    for param in over:
+        name, *steps = _STEP.findall(param)
+        name = spelling(members, name) or name
+        changed = _with_limit(bytes(members[name]), steps, most)
+        body = with_members(body, members, {name: changed})
+        members = {**members, name: msgspec.Raw(changed)}
+    return ClampedRequest(
+        replace(request, body=body, members=members),
+        replace(facts, max_tokens=most, unlimited_output=False),
+        _notice(asked, most, field),
+    )
+
+
+def clamp_call(call: Call, grant: LlmGrant) -> tuple[Call, Notice] | None:
+    """The same for a call of JSON-RPC."""
+    params, most = call.params, grant.max_tokens
+    asked = params.max_tokens
+    if most is None or asked is None or asked <= most or grant.over_max_tokens != "clamp":
+        return None
+    budget = None if params.reasoning is None else params.reasoning.budget_tokens
+    _check_budget(budget or 0, most, asked, "max_tokens")
+    changed = replace(call, params=replace(params, max_tokens=most))
+    return changed, _notice(asked, most, "max_tokens")
+
+
+def _notice(asked: int | None, most: int, field: str) -> Notice:
+    was = "unlimited" if asked is None else str(asked)
+    text = f"{field} was {was} and lowered to {most}, max_tokens of the grant"
+    return Notice("max_tokens_clamped", text, field)
+
+
+def _check_budget(budget: int, most: int, asked: int | None, field: str) -> None:
+    if budget < most:
+        return
+    was = "unlimited" if asked is None else str(asked)
+    reason = (
+        f"{field} is {was} and max_tokens of the grant is {most}, which is not above the thinking"
+        f" budget of {budget}: the limit cannot be lowered; ask for a smaller budget, or raise"
+        " max_tokens of the grant"
+    )
+    raise NotGranted(reason, param=field)
+
+
+def _with_limit(raw: bytes, steps: list[str], most: int) -> bytes:
+    """The JSON of a field, whose value at `steps` (members, and positions in lists) is `most`."""
+    if not steps:
+        return b"%d" % most
+    step, *rest = steps
+    if raw.lstrip()[:1] == b"[":
+        elements = [bytes(each) for each in decode_elements(raw)]
+        elements[int(step)] = _with_limit(elements[int(step)], rest, most)
+        return b"[" + b",".join(elements) + b"]"
+    members = decode_members(raw)
+    name = spelling(members, step) or step
+    return with_members(raw, members, {name: _with_limit(bytes(members[name]), rest, most)})

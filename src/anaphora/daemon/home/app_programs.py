@@ -1,0 +1,209 @@
+"""Known programs as apps of a daemon: the grant that a program needs, and how it is started.
+
+program = programs()["claude-code"]
+setup = program_setup(program, "my-claude", config, url="http://127.0.0.1:7707")
+setup.yaml                              the grant, for extensions.yaml
+setup.environment(token)                variables to start the program with
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from anaphora.catalog.values import decode_structs, read_toml
+from anaphora.client.config import ClientConfig
+from anaphora.client.config.resolve import check
+from anaphora.client.config.secrets import ResolvedProvider, Secret
+from anaphora.errors import InvalidConfig
+
+from .extensions import Grants
+
+_FILE = "app_programs.toml"
+_USD_PER_DAY = "25.00"
+#: Names of the models of makers; other providers' are all granted.
+_MODELS = {"anthropic": "claude-*", "openai": "gpt-*", "google": "gemini-*"}
+_EMBEDDING_MODELS = "text-embedding-*"
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+#: Plain words that YAML takes for other values.
+_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+
+
+class AppProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A row of app_programs.toml, which describes the fields."""
+
+    name: str
+    title: str
+    wires: tuple[str, ...]
+    command: tuple[str, ...]
+    max_tokens: int
+    every_wire: bool = False
+    avoid: dict[str, tuple[str, ...]] = {}
+    allow: tuple[str, ...] = ()
+    betas: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    variables: dict[str, str] = {}
+    by_wire: dict[str, dict[str, str]] = {}
+    translated: dict[str, str] = {}
+    """Variables in addition, if no provider speaks a wire of the program."""
+    choose: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+    model: dict[str, str] = {}
+
+
+class ProgramSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """A program as an app of one daemon."""
+
+    program: AppProgram
+    app: str
+    url: str
+    grant: dict[str, Any]
+    """The app's entry in extensions.yaml, as JSON values."""
+    yaml: str
+    model: str
+    """The model's name for the program; empty if llm.yaml names none."""
+    wires: tuple[str, ...]
+    """Of the granted providers that the program speaks to; empty: the daemon translates."""
+
+    def environment(self, token: Secret) -> dict[str, str]:
+        """Variables to start the program with; one of them holds the token."""
+        program = self.program
+        found = dict(program.variables)
+        for name in self.wires or program.wires[:1]:
+            found |= program.by_wire.get(name, {})
+        if not self.wires:
+            found |= program.translated
+        values = {"{url}": self.url, "{token}": token.reveal(), "{model}": self.model}
+        return {
+            name: _replaced(text, values)
+            for name, text in found.items()
+            if self.model or "{model}" not in text
+        }
+
+    @property
+    def command(self) -> list[str]:
+        values = {"{url}": self.url, "{model}": self.model}
+        words = self.program.command + (self.program.choose if self.model else ())
+        return [_replaced(word, values) for word in words]
+
+
+@functools.cache
+def programs() -> dict[str, AppProgram]:
+    """All programs by their names."""
+    data = pkgutil.get_data(__package__, _FILE)
+    assert data is not None
+    (rows,) = decode_structs(read_toml(data.decode(), _FILE), _FILE, program=AppProgram)
+    return {row.name: row for row in rows}
+
+
+def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: str) -> ProgramSetup:
+    """Raises `InvalidConfig` if `app` cannot be an app's id."""
+    known = check(config)
+    chosen = {name: list(_speaking(known, name, program)) for name in program.wires}
+    wires = [name for name in program.wires if chosen[name]]
+    if not program.every_wire:
+        wires = wires[:1]
+    providers = [one for name in wires for one in chosen[name]] or list(known.values())
+    first = wires[0] if wires else program.wires[0]
+    model = next(filter(None, map(_model_of, providers)), "")
+    template = program.model.get(first, "{model}")
+    grant = _grant(program, providers)
+    text = _yaml(app, grant)
+    Grants.from_text(text, "the grant", config)
+    return ProgramSetup(
+        program=program,
+        app=app,
+        url=url,
+        grant=grant,
+        yaml=text,
+        model=template.replace("{model}", model) if model else "",
+        wires=tuple(wires),
+    )
+
+
+def with_grant(text: str, file: str, setup: ProgramSetup, config: ClientConfig) -> str:
+    """The text of extensions.yaml with the grant at its end. Raises `InvalidConfig` if it has one
+    of the app, or the result cannot be read."""
+    if setup.app in Grants.from_text(text, file, config).apps:
+        raise InvalidConfig(f"has a grant for {setup.app} already; edit it there", file=file)
+    gap = "\n" if not text or text.endswith("\n") else "\n\n"
+    changed = f"{text}{gap}{setup.yaml}"
+    try:
+        Grants.from_text(changed, file, config)
+    except InvalidConfig:
+        reason = "the grant cannot be added at its end; without --write it is printed instead"
+        raise InvalidConfig(reason, file=file) from None
+    return changed
+
+
+def _speaking(
+    known: Mapping[str, ResolvedProvider], wire: str, program: AppProgram
+) -> Iterator[ResolvedProvider]:
+    avoided = program.avoid.get(wire, ())
+    for one in known.values():
+        own = one.wire if one.dialect is None else one.dialect.wire
+        if own == wire and one.system not in avoided:
+            yield one
+
+
+def _model_of(one: ResolvedProvider) -> str:
+    return one.provider.model or next(iter(one.provider.known_models), "")
+
+
+def _grant(program: AppProgram, providers: Iterable[ResolvedProvider]) -> dict[str, Any]:
+    listed = list(providers)
+    models: dict[str, None] = {}
+    for one in listed:
+        names = one.provider.known_models or (_MODELS.get(one.system, "*"),)
+        models |= dict.fromkeys(names)
+    if "embeddings" in program.allow and any(one.system == "openai" for one in listed):
+        models[_EMBEDDING_MODELS] = None
+    allow: list[Any] = list(program.allow)
+    allow += [{"betas": list(program.betas)}] if program.betas else []
+    allow += [{"fields": list(program.fields)}] if program.fields else []
+    llm: dict[str, Any] = {
+        "providers": [one.id for one in listed],
+        "models": ["*"] if "*" in models else list(models),
+        "max_tokens": program.max_tokens,
+        "over_max_tokens": "clamp",
+        "usd_per_day": float(_USD_PER_DAY),
+        "tools": ["*"],
+    }
+    if allow:
+        llm["allow"] = allow
+    return {"capabilities_grant": ["llm_complete", "llm_stream"], "llm": llm}
+
+
+def _yaml(app: str, grant: dict[str, Any]) -> str:
+    lines = [f"{_text(app)}:"]
+    lines.append(f"  capabilities_grant: {_value(grant['capabilities_grant'])}")
+    lines.append("  llm:")
+    for name, value in grant["llm"].items():
+        shown = _USD_PER_DAY if name == "usd_per_day" else _value(value)
+        lines.append(f"    {name}: {shown}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_value(one)}" for name, one in value.items())
+    return _text(value) if isinstance(value, str) else str(value)
+
+
+def _text(text: str) -> str:
+    is_plain = _PLAIN.fullmatch(text) is not None and text.lower() not in _WORDS
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+def _replaced(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text

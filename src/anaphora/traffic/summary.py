@@ -1,0 +1,146 @@
+"""The summary of a program's calls: their sums, and what would have cost less.
+
+summary = judge.summary()
+summary.share_read, summary.spent_usd, summary.losses, summary.worst
+for group in summary.groups: group.conversation, group.side_calls, group.sums
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+
+from anaphora.cache.verdict import CauseKind
+from anaphora.wording import counted, format_loss, format_usd
+
+from .calls import CallKind
+from .savings import SavingsResult
+from .sums import CallSums, JudgedCall, Losses, Totals
+
+
+class CallGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of a conversation, or the side calls of one model."""
+
+    conversation: int
+    """Its number; 0 for side calls."""
+    model: str
+    """Of its first call."""
+    side_calls: bool = False
+    sums: CallSums
+
+
+class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    calls: int
+    """All that were relayed, of any kind."""
+    kinds: dict[CallKind, int]
+    conversations: int
+    judged: CallSums
+    """The calls of these conversations."""
+    share_read: float | None
+    side_calls: CallSums
+    """Kept apart: a title or a summary has nothing to read."""
+    realtime: CallSums
+    """Responses over OpenAI's Realtime API, by their own bills."""
+    groups: tuple[CallGroup, ...] = ()
+    """All judged calls by conversation, the side calls behind them."""
+    spent_usd: Decimal | None
+    """The cost of all; None if no call has a known price."""
+    breaks: int
+    """Calls whose prefix broke."""
+    lost: int
+    """Tokens that could have been read and were not."""
+    lost_usd: Decimal | None
+    """Their cost; None if a price is unknown."""
+    losses: dict[CauseKind, Losses]
+    """The same by cause, the largest first."""
+    by_order: Losses
+    """The part that another order of the prompt would have saved: changing text behind the text
+    that stays, tools and blocks in one order."""
+    worst: tuple[JudgedCall, ...]
+    """The three breaks that cost most."""
+    unpriced: tuple[str, ...]
+    """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with Anaphora's markers."""
+
+    @property
+    def headline(self) -> str:
+        """The sums in a line. Pages and reports list the calls of models only, so others are
+        counted apart."""
+        others = self.kinds.get("counts_tokens", 0) + self.kinds.get("other", 0)
+        parts = [counted(self.calls - others, "call")]
+        if others:
+            parts.append(f"{counted(others, 'other request')} such as token counts (not listed)")
+        if self.share_read is not None:
+            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+        if self.spent_usd is not None:
+            parts.append(f"{format_usd(self.spent_usd)} spent")
+        if self.breaks:
+            lost = f"{counted(self.breaks, 'break')}"
+            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
+        return ", ".join(parts)
+
+    @property
+    def order_sentence(self) -> str:
+        """What another order of the prompt would have saved."""
+        order = self.by_order
+        saved = "an unknown amount" if order.cost_usd is None else format_usd(order.cost_usd)
+        text = f"Another order of the prompt would have saved {saved}"
+        if not order.calls:
+            return f"{text}: no cached text was behind text that changed or moved."
+        were = "was" if order.tokens == 1 else "were"
+        return (
+            f"{text}: {counted(order.tokens, 'cached token')} in {counted(order.calls, 'call')}"
+            f" {were} behind text that changed or moved."
+        )
+
+
+def summary_of(
+    totals: Totals, savings: SavingsResult, unpriced: tuple[str, ...], *, grouped: bool = True
+) -> WatchSummary:
+    """The sums so far; with the groups if they are asked for, which takes longer the more
+    conversations there are."""
+    judged, side, realtime = (
+        sums.copied() for sums in (totals.judged, totals.side_calls, totals.realtime)
+    )
+    every = judged, side, realtime
+    priced = any(sums.calls > sums.unpriced + sums.no_bill for sums in every)
+    losses = sorted(totals.losses.items(), key=lambda each: each[1].tokens, reverse=True)
+    return WatchSummary(
+        calls=sum(totals.kinds.values()),
+        kinds=dict(totals.kinds),
+        conversations=len(totals.conversations) - side.calls,
+        judged=judged,
+        share_read=judged.share_read,
+        side_calls=side,
+        realtime=realtime,
+        groups=_groups(totals) if grouped else (),
+        spent_usd=sum((sums.cost_usd for sums in every), Decimal(0)) if priced else None,
+        breaks=totals.breaks,
+        lost=totals.lost.tokens,
+        lost_usd=totals.lost.cost_usd,
+        losses={cause: msgspec.structs.replace(each) for cause, each in losses},
+        by_order=msgspec.structs.replace(totals.by_order),
+        worst=tuple(totals.worst),
+        unpriced=unpriced,
+        savings=savings,
+    )
+
+
+def _groups(totals: Totals) -> tuple[CallGroup, ...]:
+    conversations = []
+    beside: dict[str, CallSums] = {}
+    for one in totals.conversations:
+        if one.is_side_call:
+            beside.setdefault(one.first.model, CallSums()).add_sums(one.sums)
+        elif one.sums.calls:
+            group = CallGroup(
+                conversation=one.number, model=one.first.model, sums=one.sums.copied()
+            )
+            conversations.append(group)
+    others = (
+        CallGroup(conversation=0, model=model, side_calls=True, sums=sums.copied())
+        for model, sums in beside.items()
+    )
+    return *conversations, *others

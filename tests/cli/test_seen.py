@@ -1,0 +1,118 @@
+"""`anaphora seen`, and the index as `ask` and `map` use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anaphora.client import seen
+from anaphora.emulator.server import Emulator
+
+from .conftest import Run
+
+SYSTEM = "Look before you leap, and say what you saw. " * 400
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emu: Emulator) -> Path:
+    monkeypatch.delenv("ANAPHORA_REMEMBER")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for variable in ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANAPHORA_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", emu.url)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache" / "anaphora" / "seen.sqlite"
+
+
+def ask(run: Run, question: str, *options: str, **extra: str) -> None:
+    model = ("-m", "anthropic/claude-sonnet-4-5")
+    done = run("ask", *model, "-s", SYSTEM, "-q", *options, question, **extra)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ask_learns_that_its_questions_are_not_continued(
+    run: Run, emu: Emulator, cache: Path
+) -> None:
+    for question in ("One?", "Two?", "Three?"):
+        ask(run, question)
+    first, second, third = reversed([call for call in emu.requests() if "read" in call])
+    assert first["written"]
+    assert first["uncached"] == 0
+    # From then on only the system prompt is marked, which comes back.
+    for call in (second, third):
+        assert call["read"]
+        assert call["uncached"] > 0
+        assert not call["written"]
+    assert cache.exists()
+
+
+def test_map_of_one_line_marks_what_the_next_one_reads(run: Run, emu: Emulator) -> None:
+    Path("system.txt").write_text(SYSTEM)
+    for number in range(3):
+        Path(f"{number}.jsonl").write_text(json.dumps({"prompt": f"Question {number}?"}) + "\n")
+        model = ("-m", "anthropic/claude-sonnet-4-5")
+        done = run("map", f"{number}.jsonl", *model, "--system-file", "system.txt", "-q")
+        assert done.returncode == 0, done.stderr
+    calls = [call for call in reversed(emu.requests()) if "read" in call]
+    assert [bool(call["written"]) for call in calls] == [False, True, False]
+    assert calls[-1]["read"]
+
+
+def test_the_variable_keeps_commands_from_it(run: Run, cache: Path) -> None:
+    ask(run, "One?", ANAPHORA_REMEMBER="0")
+    assert not cache.exists()
+
+
+def test_the_emulator_has_nothing_to_remember(run: Run, cache: Path) -> None:
+    done = run("ask", "--emulate", "-s", SYSTEM, "One?")
+    assert done.returncode == 0, done.stderr
+    assert not cache.exists()
+
+
+def test_show_and_clear(run: Run, cache: Path) -> None:
+    shown = run("seen", "show")
+    assert (shown.returncode, shown.stdout) == (0, f"{cache}: not made yet\n")
+    assert not cache.exists()
+    ask(run, "One?")
+    ask(run, "Two?")
+    shown = run("seen", "show")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(f"{cache}: 0.1 MB\n3 beginnings, 1 of them came back\nlast used")
+    figures = json.loads(run("seen", "show", "--json").stdout)
+    assert figures["state"] == "ok"
+    assert (figures["beginnings"], figures["returning"], figures["uses"]) == (3, 1, 4)
+    assert 0 < figures["bytes"] < 20_000_000
+    assert figures["oldest"] <= figures["newest"]
+    assert run("seen", "clear").stdout == "cleared 3 beginnings\n"
+    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 0
+    assert json.loads(run("seen", "clear", "--json").stdout) == {"path": str(cache), "cleared": 0}
+    # A process that has the file open goes on with it.
+    ask(run, "Three?")
+    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 2
+
+
+def test_a_damaged_file_is_shown_and_removed(run: Run, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(b"no database" * 1000)
+    ask(run, "One?")
+    shown = run("seen", "show")
+    assert shown.returncode == 1
+    assert f"{cache}: cannot be used: " in shown.stderr
+    figures = json.loads(run("seen", "show", "--json").stdout)
+    assert figures["state"] == "unusable"
+    assert run("seen", "clear").returncode == 0
+    assert not cache.exists()
+    seen._indexes.clear()
+    ask(run, "Two?")
+    assert json.loads(run("seen", "show", "--json").stdout)["beginnings"] == 2
+
+
+def test_a_wrong_subcommand_is_named(run: Run) -> None:
+    done = run("seen", "cleer")
+    assert done.returncode == 2
+    assert "Did you mean 'clear'?" in done.stderr
