@@ -56,12 +56,12 @@ LIMITS = {
 }
 #: Figures above their limit, and what they may not exceed until then. docs/decisions/0032 says why.
 ABOVE = {
-    "lines": 145_230,
-    "single_subclass_bases": 9,
+    "lines": 147_600,
+    "files": 634,
     "session_turn_lines": 8_800,
-    "daemon_call_files": 100,
-    "daemon_call_lines": 25_800,
-    "daemon_call_functions": 1_400,
+    "daemon_call_files": 102,
+    "daemon_call_lines": 27_000,
+    "daemon_call_functions": 1_420,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 

@@ -1,6 +1,6 @@
 """Whether the parts that a daemon depends on answer: the store, and Redis.
 
-health = Health({"store": Part(store.probe, lambda: store.problem)})
+health = HealthChecks({"store": Part(store.probe, lambda: store.problem)})
 task = asyncio.create_task(health.run())
 health.down()                       {"store": Outage(since=…, reason="connection refused")}
 
@@ -48,7 +48,7 @@ def utc(seconds: float) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-class Health:
+class HealthChecks:
     """For one event loop."""
 
     def __init__(self, parts: Mapping[str, Part], clock: Callable[[], float] = time.time) -> None:

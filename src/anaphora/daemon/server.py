@@ -34,7 +34,7 @@ from .calls.steps.authenticate import READY, AuthenticateApp, Peers, Readiness
 from .checking import check_required, price_warnings
 from .draining import Drain
 from .handler import DaemonHandler
-from .health import Health
+from .health import HealthChecks
 from .home import Home, HomeLock
 from .home.config import DaemonConfig
 from .home.secrets import disable_core_dumps
@@ -73,7 +73,7 @@ class Daemon:
         self.status_address: ServerAddress | None = None
         self.socket = home.socket
         self.services = services
-        self.health = Health(parts_of(services))
+        self.health = HealthChecks(parts_of(services))
         self.drain: Drain | None = None
         self.drain_delay = 0.0
         """Seconds until new connections are refused, when it stops."""

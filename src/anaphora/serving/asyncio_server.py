@@ -43,7 +43,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
 
 
-class Connections(web.Server):
+class ServedConnections(web.Server):
     """The connections of one server."""
 
     def __init__(
@@ -127,7 +127,7 @@ class _TlsHandshake(asyncio.Protocol):
 
 
 class _Connection(RequestHandler):
-    def __init__(self, connections: Connections, limits: ConnectionLimits) -> None:
+    def __init__(self, connections: ServedConnections, limits: ConnectionLimits) -> None:
         super().__init__(
             connections,
             loop=asyncio.get_running_loop(),

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from anaphora.errors import Io
 
-from .asyncio_server import CLOSE_SECONDS, Connections
+from .asyncio_server import CLOSE_SECONDS, ServedConnections
 from .connection_limits import ConnectionLimits
 from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
 
@@ -64,7 +64,7 @@ class SocketServer:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Use `at_port` or `at_path`."""
-        self.connections = Connections(app, limits or ConnectionLimits(), tls)
+        self.connections = ServedConnections(app, limits or ConnectionLimits(), tls)
         self._bind = bind
         self._socket: socket.socket | None = bind()
         self._server: asyncio.Server | None = None
@@ -198,7 +198,7 @@ async def connected_server(
 ) -> AsyncIterator[Callable[[socket.socket], Awaitable[None]]]:
     """Serves connections that the caller has made, each given to the function, until the block
     ends."""
-    connections, loop = Connections(app, limits, None), asyncio.get_running_loop()
+    connections, loop = ServedConnections(app, limits, None), asyncio.get_running_loop()
 
     async def serve(connection: socket.socket) -> None:
         await loop.connect_accepted_socket(connections.accept, connection)

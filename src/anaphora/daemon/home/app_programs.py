@@ -13,7 +13,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,9 +27,6 @@ from .extensions import Grants
 
 _FILE = "app_programs.toml"
 _USD_PER_DAY = "25.00"
-#: Names of the models of makers; other providers' are all granted.
-_MODELS = {"anthropic": "claude-*", "openai": "gpt-*", "google": "gemini-*"}
-_EMBEDDING_MODELS = "text-embedding-*"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 #: Plain words that YAML takes for other values.
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -93,13 +90,32 @@ class ProgramSetup(msgspec.Struct, frozen=True, kw_only=True):
         return [_replaced(word, values) for word in words]
 
 
+class ModelMaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A provider whose models have names of its own; of other providers all are granted."""
+
+    provider: str
+    models: str
+    embeddings: str = ""
+
+
+class _Tables(NamedTuple):
+    programs: dict[str, AppProgram]
+    makers: dict[str, ModelMaker]
+
+
 @functools.cache
-def programs() -> dict[str, AppProgram]:
-    """All programs by their names."""
+def _tables() -> _Tables:
     data = pkgutil.get_data(__package__, _FILE)
     assert data is not None
-    (rows,) = decode_structs(read_toml(data.decode(), _FILE), _FILE, program=AppProgram)
-    return {row.name: row for row in rows}
+    rows, makers = decode_structs(
+        read_toml(data.decode(), _FILE), _FILE, program=AppProgram, maker=ModelMaker
+    )
+    return _Tables({row.name: row for row in rows}, {row.provider: row for row in makers})
+
+
+def programs() -> dict[str, AppProgram]:
+    """All programs by their names."""
+    return _tables().programs
 
 
 def program_setup(program: AppProgram, app: str, config: ClientConfig, *, url: str) -> ProgramSetup:
@@ -160,10 +176,12 @@ def _grant(program: AppProgram, providers: Iterable[ResolvedProvider]) -> dict[s
     listed = list(providers)
     models: dict[str, None] = {}
     for one in listed:
-        names = one.provider.known_models or (_MODELS.get(one.system, "*"),)
-        models |= dict.fromkeys(names)
-    if "embeddings" in program.allow and any(one.system == "openai" for one in listed):
-        models[_EMBEDDING_MODELS] = None
+        maker = _tables().makers.get(one.system)
+        models |= dict.fromkeys(
+            one.provider.known_models or ("*" if maker is None else maker.models,)
+        )
+        if "embeddings" in program.allow and maker is not None and maker.embeddings:
+            models[maker.embeddings] = None
     allow: list[Any] = list(program.allow)
     allow += [{"betas": list(program.betas)}] if program.betas else []
     allow += [{"fields": list(program.fields)}] if program.fields else []
