@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import skip_without
 from support.agent_programs import FINAL, KEY, PROGRAMS, ProgramPlace
+from support.daemon import KEY as DAEMON_KEY
+from support.daemon import running_daemon
 from support.servers import ServerMissing
+from support.waiting import PATIENCE
 
 from anaphora import emulator
 
@@ -83,3 +89,34 @@ def test_recorded_and_replayed_in_another_folder(name: str, folder: Path) -> Non
     assert played.returncode == 0, played.stdout + played.stderr
     assert played.stdout == done.stdout
     assert report["replayed"] >= 3
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_through_the_daemon(name: str, folder: Path) -> None:
+    """With the grant, the environment and the command that `apps add --for` prints."""
+    there = place(name, folder / "place")
+    words = ["apps", "add", "me", "--for", there.program.grant, "--write", "--json"]
+    with (
+        emulator.running(there.program.options(keys=frozenset({DAEMON_KEY}))) as emu,
+        running_daemon(folder, emu) as daemon,
+    ):
+        grants = daemon.home / "extensions.yaml"
+        grants.write_text(yaml.safe_dump(yaml.safe_load(grants.read_text())))  # as people write it
+        made = subprocess.run(
+            [sys.executable, "-m", "anaphora", *words, "--url", daemon.url, "--home", daemon.home],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert made.returncode == 0, made.stderr
+        setup = json.loads(made.stdout)
+        done = there.run(command=setup["command"], key="", **setup["environment"])
+        log = [line for line in daemon.log_lines() if line.get("path")]
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log}"
+        assert FINAL in done.stdout
+        assert errors_in(done.stderr) == []
+        calls = [one for one in emu.requests() if one.get("verdict")]
+    assert len(calls) >= 3
+    # The newest first: the calls of the loop but for its first one read the cache.
+    assert sum(one["read"] > 1000 for one in calls) >= 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ class AgentProgram(NamedTuple):
     tool: str
     argument: str
     provider: str
+    grant: str
+    """Its name for `anaphora apps add --for`."""
 
     def options(self, **more: object) -> EmulatorOptions:
         """Of an emulator that plays the loop."""
@@ -74,6 +77,7 @@ PROGRAMS = {
         "Bash",
         "command",
         "anthropic",
+        "claude-code",
     ),
     "codex": AgentProgram(
         "Codex",
@@ -83,6 +87,7 @@ PROGRAMS = {
         "exec_command",
         "cmd",
         "openai",
+        "codex",
     ),
 }
 
@@ -99,7 +104,12 @@ class ProgramPlace:
         self.work.mkdir(parents=True)
 
     def run(
-        self, *before: str, again: bool = False, key: str = KEY, **variables: str
+        self,
+        *before: str,
+        again: bool = False,
+        key: str = KEY,
+        command: Sequence[str] = (),
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         """One run, after the words of an anaphora command. Without `key` no key is set."""
         keys = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY")
@@ -116,6 +126,8 @@ class ProgramPlace:
         }
         (self.home / ".codex").mkdir(exist_ok=True)
         words = self.program.again if again else self.program.words
+        if command:  # how the program is started, before the words of this run
+            words = (*command, *words[1:])
         if before:
             words = (sys.executable, "-m", "anaphora", *before, "--", *words)
         return subprocess.run(
