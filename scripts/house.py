@@ -58,10 +58,11 @@ LIMITS = {
 ABOVE = {
     "lines": 147_600,
     "files": 634,
-    "session_turn_lines": 8_800,
-    "daemon_call_files": 102,
+    "session_turn_lines": 9_000,
+    "daemon_call_files": 104,
     "daemon_call_lines": 27_000,
     "daemon_call_functions": 1_420,
+    "watched_call_files": 61,
 }
 _LONG_FILE, _LONG_FUNCTION, _PARAMETERS = 400, 60, 10
 
