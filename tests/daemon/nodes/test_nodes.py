@@ -27,7 +27,7 @@ from anaphora.daemon.home.settings import ServeOptions
 from anaphora.daemon.server import running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
-from anaphora.errors import InvalidConfig, StoreUnavailable
+from anaphora.errors import InvalidConfig
 
 CANARY = "canary-4711-of-the-store"
 MESSAGE: dict[str, Any] = {
@@ -306,18 +306,6 @@ def test_without_shared_state_each_node_has_its_share_of_a_rate(
         wait_until(lambda: all(map(knows_two, nodes)))
         for node in nodes:
             assert [status(node) for _ in range(3)] == [200, 200, 429]
-
-
-def test_serve_says_why_it_does_not_start(emu: Emulator, tmp_path: Path, database_url: str) -> None:
-    homes, _ = create_node_homes(tmp_path, emu, database_url, 1)
-    config = msgspec.json.decode((homes[0] / "llm.yaml").read_bytes())
-    config["daemon"]["store"] = "postgresql:///x?host=/nonexistent"
-    (homes[0] / "llm.yaml").write_bytes(msgspec.json.encode(config))
-    with (
-        pytest.raises(StoreUnavailable, match="host=/nonexistent: cannot be reached"),
-        running(ServeOptions(home=homes[0])),
-    ):
-        pass
 
 
 WIRES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
