@@ -364,7 +364,7 @@ def test_the_extra_proxy_alone_has_the_command(installed: Callable[[str], Run]) 
     program = (sys.executable, "-c", "print('ran')")
     done = run("-m", "anaphora", "watch", "--", *program)
     assert passed(done) == "ran\n"
-    assert done.stderr == "no calls\n"
+    assert done.stderr.startswith("no calls\n")
     assert "0 exchanges recorded" in run("-m", "anaphora", "record", "--", *program).stderr
 
 

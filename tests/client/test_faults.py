@@ -577,8 +577,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal ahead
         ahead += seconds
 
-    for module in ("attempts", "provider_errors"):
-        monkeypatch.setattr(f"anaphora.client.{module}.monotonic", lambda: time.monotonic() + ahead)
+    monkeypatch.setattr("anaphora.client.attempts.monotonic", lambda: time.monotonic() + ahead)
     return put_forward
 
 

@@ -14,10 +14,10 @@ from support.emulated_client import KEY, LONG, Connected, connected
 
 from anaphora import catalog
 from anaphora.client.structured import output_of
+from anaphora.client.unforced import without_forced_choice
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.values import Message, Tool
-from anaphora.wire.unforced import without_forced_choice
 
 LOOK = Tool("look", "Looks at a place.", '{"type":"object","properties":{"at":{"type":"string"}}}')
 INSTRUCTED = {
@@ -25,7 +25,7 @@ INSTRUCTED = {
     "tool": "Answer by calling the tool look. Do not answer in text.",
 }
 CHOICES = {"required": ToolChoice("required"), "tool": ToolChoice("tool", "look")}
-THINKING = {"adaptive": Reasoning(mode="adaptive"), "enabled": Reasoning("enabled", None, 1024)}
+THINKING = {"enabled": Reasoning("enabled", None, 1024)}
 
 
 def sent(emulated: Connected) -> list[dict[str, Any]]:

@@ -244,18 +244,6 @@ OTHERS: dict[str, tuple[Any, str]] = {
         lambda c: c.complete("claude-sonnet-5-5", "Hi"),
         "content: the content comes first: client.complete(…, model='claude-sonnet-5-5')",
     ),
-    "a forced tool of a model without": (
-        lambda c: c.complete(
-            "Hi", "anthropic", model="claude-sonnet-5-5", tools=[find], tool_choice="any"
-        ),
-        "tool_choice: claude-sonnet-5-5 refuses a forced tool choice; use auto or none",
-    ),
-    "the same in a session": (
-        lambda c: c.session("anthropic", model="claude-sonnet-5-5", tools=[find]).send(
-            "Hi", tool_choice="find"
-        ),
-        "tool_choice: claude-sonnet-5-5 refuses a forced tool choice; use auto or none",
-    ),
     "a schema that is no text": (
         lambda c: c.complete("Hi", "anthropic", tools=[Tool("find", schema=SCHEMA)]),
         "Tool.schema: must be a str, not dict; write json.dumps(…), or give the whole tool as a"

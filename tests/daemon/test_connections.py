@@ -138,7 +138,7 @@ def test_connections_that_are_opened_before_they_are_used_are_all_answered(
     """A pool opens them together, and the way to the daemon takes time."""
     # A busy machine takes longer for all of them than a connection is new.
     patient = functools.partial(ConnectionLimits, new_seconds=PATIENCE)
-    monkeypatch.setattr("anaphora.daemon.server.ConnectionLimits", patient)
+    monkeypatch.setattr("anaphora.daemon.listeners.ConnectionLimits", patient)
     with running_daemon(tmp_path, emu) as daemon:
         opened += [connect(daemon) for _ in range(100)]
         with contextlib.closing(connect(daemon)) as last:  # all before it are accepted

@@ -52,7 +52,7 @@ COMMANDS = {
     "seen": "Show or clear the index of prompt beginnings that were sent before.",
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
-    "spend": "Show what apps have spent, by app, model, block label and day.",
+    "spend": "Show what apps have spent, by group, app, model, block label and day.",
     "store": "Back up, check, prune, migrate or move the store of a daemon.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",

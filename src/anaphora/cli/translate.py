@@ -14,11 +14,11 @@ from rich.syntax import Syntax
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
+from anaphora.client.unforced import without_forced_choice
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason
-from anaphora.wire.unforced import without_forced_choice
 from anaphora.wording import visible
 
 from .common import FOUND, print_json, read_bytes, report_problems, stop

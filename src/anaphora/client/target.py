@@ -20,7 +20,6 @@ from anaphora.prompt import Call, Params
 from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
-from anaphora.wire.unforced import without_forced_choice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.secrets import ResolvedProvider, SecretHeaders
@@ -31,6 +30,7 @@ from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import LoopAffinity
+from .unforced import without_forced_choice
 
 #: Models of one provider that are remembered: callers may name any.
 _MOST_TARGETS = 512

@@ -236,7 +236,6 @@ def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Featu
 
 #: What a model that lacks `forced_tools` refuses, for error messages.
 FORCED_TOOLS = "a forced tool choice; use auto or none"
-_THINKING = ("enabled", "adaptive")
 
 
 def forces_tools(params: Params) -> bool:
@@ -244,8 +243,9 @@ def forces_tools(params: Params) -> bool:
 
 
 def thinks(params: Params) -> bool:
-    """Whether the call turns thinking on."""
-    return params.reasoning is not None and params.reasoning.mode in _THINKING
+    """Whether the call asks for thinking with a budget. Adaptive thinking gives way to a forced
+    tool choice: recorded calls with both are answered."""
+    return params.reasoning is not None and params.reasoning.mode == "enabled"
 
 
 def check_tool_choice(choice: ToolChoice) -> None:

@@ -286,4 +286,4 @@ def test_only_the_configuration_reads_the_environment() -> None:
         for file in client.rglob("*.py")
         if re.search(r"os\.(environ|getenv)", file.read_text())
     }
-    assert readers == {"config/environment.py", "config/secrets.py"}
+    assert readers == {"config/environment.py", "config/folders.py", "config/secrets.py"}

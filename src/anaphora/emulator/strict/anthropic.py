@@ -156,7 +156,7 @@ def _features(request: CheckedRequest) -> None:
         raise _rejected_at(
             "tool_choice", "tool_choice any and tool are not supported on this model"
         )
-    if forced and thinking in ("enabled", "adaptive") and refuses("forced_tools_while_thinking"):
+    if forced and thinking == "enabled" and refuses("forced_tools_while_thinking"):
         raise _rejected_at("", "Thinking may not be enabled when tool_choice forces tool use.")
     if thinking == "disabled" and refuses("disabled_thinking"):
         raise _rejected_at("thinking", "thinking cannot be disabled on this model")

@@ -38,10 +38,10 @@ from anaphora.client.config.environment import Environment
 from anaphora.client.shared import shared_client
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
+from anaphora.client.unforced import refuses_choice
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.integrations.framework_client import FrameworkClient
 from anaphora.prompt import Params, Reasoning
-from anaphora.wire.unforced import refuses_choice
 
 from .prompts import content_of, tool_choice_of, tool_of
 from .replies import StreamChunks, chat_result

@@ -16,8 +16,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import Rendered
 from anaphora.values import Notice, SegmentRole
-
-from .params import forces_tools, thinks
+from anaphora.wire.params import forces_tools, thinks
 
 #: Codes of the notices: with the instruction, and without.
 ASKED, LEFT_OUT = "tool_choice_asked", "tool_choice_left_out"
