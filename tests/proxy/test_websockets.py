@@ -223,6 +223,34 @@ def test_a_request_that_is_sent_ahead_is_part_of_the_next_one(provider: Emulator
     assert judge.calls[1].verdict.result == "hit"
 
 
+def test_a_message_that_cannot_be_read_is_relayed(
+    provider: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An `input` that is no list, sent ahead: the provider says what is wrong."""
+
+    async def talk(url: str) -> list[str]:
+        found = []
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(url, headers={"authorization": f"Bearer {KEY}"}) as socket,
+        ):
+            for message in (
+                '{"type": "response.create", "model": "gpt-5.5", "input": [], "generate": false}',
+                '{"type": "response.create", "model": "gpt-5.5", "input": 5,'
+                ' "previous_response_id": "resp_warm1"}',
+            ):
+                await socket.send_str(message)
+                while (event := (await socket.receive()).json()["type"]) == "response.created":
+                    pass
+                found.append(event)
+        return found
+
+    with running(default_routes({"openai": provider.url}), observers=[Calls()]) as proxy:
+        url = f"{proxy.url}/openai/v1/responses"
+        assert asyncio.run(talk(url)) == ["response.completed", "error"]
+    assert "reading a WebSocket message failed: TypeError" in caplog.text
+
+
 def test_two_streams_of_a_connection_are_two_calls(provider: Emulator) -> None:
     judge = Judge()
 

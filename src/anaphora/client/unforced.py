@@ -16,7 +16,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, ToolChoice
 from anaphora.rendered import Rendered
 from anaphora.values import Notice, SegmentRole
-from anaphora.wire.params import forces_tools, thinks
+from anaphora.wire.params import forces_tools, has_thinking_budget
 
 #: Codes of the notices: with the instruction, and without.
 ASKED, LEFT_OUT = "tool_choice_asked", "tool_choice_left_out"
@@ -28,7 +28,7 @@ def refuses_choice(profile: Profile, params: Params) -> bool:
     """Whether the model refuses a forced tool choice in a call with these parameters."""
     if profile.refuses("forced_tools"):
         return True
-    return thinks(params) and profile.refuses("forced_tools_while_thinking")
+    return has_thinking_budget(params) and profile.refuses("forced_tools_while_thinking")
 
 
 def without_forced_choice(

@@ -101,7 +101,7 @@ class ResponsesConnection:
     def _completed(self, body: Json) -> tuple[Json, list[Any]]:
         """The body with the items that it continues, and all of its items."""
         given = body.get("input", [])
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+        items = given if isinstance(given, list) else [{"role": "user", "content": given}]
         earlier = self._items.get(body.get("previous_response_id") or "")
         if earlier is None:
             return body, items

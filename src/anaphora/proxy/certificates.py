@@ -160,7 +160,7 @@ def _readable(data: bytes) -> Iterator[str]:
     """A path from which the data can be read once, without being on a disk."""
     reading, writing = os.pipe()
     try:
-        # Less than a pipe holds, so that nobody has to read meanwhile.
+        # Smaller than a pipe's buffer: the write does not wait for a reader.
         with open(writing, "wb") as pipe:
             pipe.write(data)
         yield f"/dev/fd/{reading}"

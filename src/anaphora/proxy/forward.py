@@ -195,7 +195,7 @@ class ForwardProxy:
         return await asyncio.shield(starting)
 
     async def _start(self, route: ProxyRoute) -> Serve:
-        # Whoever comes here has given the password, so that Host and Origin do not matter.
+        # The client has sent the password: Host and Origin are not checked.
         app = ServedApp(_HostHandler(self._relay, route), HostGuard(_HOST, [ANY], origins=False))
         return await self._servers.enter_async_context(connected_server(app, _LIMITS))
 

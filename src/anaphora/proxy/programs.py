@@ -93,7 +93,7 @@ def forward_environment(
 ) -> dict[str, str]:
     """The environment with which a program reaches its hosts through the forward proxy."""
     named = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), proxy.forward_url)
-    # Node reads HTTPS_PROXY only if it is told to.
+    # Node reads HTTPS_PROXY only with this.
     return {**environ, **authority.environment, **named, "NODE_USE_ENV_PROXY": "1"}
 
 

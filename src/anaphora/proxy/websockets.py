@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ import msgspec
 from yarl import URL
 
 from anaphora.client.config import Timeouts
+from anaphora.client.failures import log
 from anaphora.client.transport.errors import connect_error, read_url, tls_context
 from anaphora.errors import Overloaded, RequestRejected, Transport, Upstream
 from anaphora.serving.websocket import ServedWebSocket
@@ -44,7 +46,7 @@ _BAD_REQUEST = 400
 _TIMEOUTS = Timeouts(connect=30.0)
 _CLOSE_SECONDS = 5.0
 _NORMAL = 1000
-#: Codes that stand for a missing or impossible close frame, which nobody may send.
+#: Codes that stand for a missing or impossible close frame, which are never sent.
 _UNSENT_CODES = frozenset({1005, 1006, 1015})
 
 Members: TypeAlias = dict[str, msgspec.Raw]
@@ -119,7 +121,7 @@ async def relay(
         while (message := await client.receive()) is not None:
             await _send(provider, message)
             if seen is not None:
-                seen.sent(message)
+                _observe(seen.sent, message)
         await provider.close()
 
     async def to_client() -> None:
@@ -127,7 +129,7 @@ async def relay(
             if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                 await client.send(message.data)
                 if seen is not None:
-                    seen.received(message.data)
+                    _observe(seen.received, message.data)
         code = provider.close_code or _NORMAL
         await client.close(_NORMAL if code in _UNSENT_CODES else code)
 
@@ -140,8 +142,16 @@ async def relay(
             await provider.close()
 
 
+def _observe(note: Callable[[str | bytes], None], message: str | bytes) -> None:
+    """What fails here loses no message."""
+    try:
+        note(message)
+    except Exception as problem:
+        log(logging.ERROR, f"reading a WebSocket message failed: {type(problem).__name__}", problem)
+
+
 async def _send(provider: aiohttp.ClientWebSocketResponse, message: str | bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # it has closed, and the other side is told
+    with contextlib.suppress(ConnectionError):  # it has closed; `to_client` closes the other side
         if isinstance(message, str):
             await provider.send_str(message)
         else:

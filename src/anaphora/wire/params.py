@@ -242,7 +242,7 @@ def forces_tools(params: Params) -> bool:
     return params.tool_choice is not None and params.tool_choice.mode in ("required", "tool")
 
 
-def thinks(params: Params) -> bool:
+def has_thinking_budget(params: Params) -> bool:
     """Whether the call asks for thinking with a budget. Adaptive thinking gives way to a forced
     tool choice: recorded calls with both are answered."""
     return params.reasoning is not None and params.reasoning.mode == "enabled"

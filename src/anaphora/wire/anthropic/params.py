@@ -27,7 +27,6 @@ from anaphora.wire.params import (
     joined_fields,
     schema_object,
     schema_only_notices,
-    thinks,
     whole_number,
 )
 from anaphora.wire.reading import ErrorFactory, Members
@@ -169,7 +168,7 @@ def _check(call: Call, profile: Profile) -> None:
         (
             (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
             (
-                forced and thinks(params),
+                forced and has_thinking_budget(params),
                 "forced_tools_while_thinking",
                 "tool_choice",
                 "a forced tool choice while it thinks; use auto or none",
