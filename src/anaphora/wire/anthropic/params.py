@@ -24,6 +24,7 @@ from anaphora.wire.params import (
     comparison_id,
     encode_only,
     forces_tools,
+    has_thinking_budget,
     joined_fields,
     schema_object,
     schema_only_notices,
