@@ -135,7 +135,10 @@ class City(BaseModel):
     [
         ("claude-sonnet-5-5", {}),
         ("claude-opus-5-5", {}),
-        ("claude-sonnet-4-5", {"reasoning": {"mode": "adaptive"}}),
+        (
+            "claude-sonnet-4-5",
+            {"reasoning": {"mode": "enabled", "budget_tokens": 1024}, "max_tokens": 4000},
+        ),
     ],
 )
 def test_structured_output_of_models_that_refuse_a_forced_choice(
