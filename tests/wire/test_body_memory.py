@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -47,10 +49,11 @@ def chat(*texts: str, **fields: Any) -> bytes:
 def known(memory: BodyMemory[None], data: bytes, scope: str = "scope") -> int:
     """Keeps a body; how many of its messages were known."""
     found = memory.find(scope, "openai_chat", data)
-    members = decode_members(data)
-    elements, begin = list_of_messages("openai_chat", data, members)
+    elements = list_of_messages("openai_chat", data, decode_members(data))
     assert elements is not None
-    memory.keep(scope, "openai_chat", data, members, elements, begin, found, lambda: None)
+    outline = memory.outline(data, elements, found)
+    if outline is not None:
+        memory.keep(scope, "openai_chat", outline, found, lambda: None)
     return 0 if found is None else found.count
 
 
@@ -66,19 +69,19 @@ def test_messages_of_the_body_before_are_known() -> None:
 
 
 def test_kept_bodies_are_bounded() -> None:
-    memory: BodyMemory[None] = BodyMemory(most_bytes=40_000)
+    memory: BodyMemory[None] = BodyMemory(most_bytes=12_000)
     for number in range(40):
         known(memory, chat(f"{number:02}a", "two", "three"))
-        assert memory.size <= 40_000
-    assert len(memory) < 6
+        assert memory.size <= 12_000
+    assert len(memory) == 3
     assert known(memory, chat("39a", "two", "three", "four")) == 3
     assert known(memory, chat("00a", "two", "three", "four")) == 0
 
 
-def test_very_long_body_takes_no_place() -> None:
-    memory: BodyMemory[None] = BodyMemory(most_bytes=40_000)
+def test_body_with_very_many_messages_takes_no_place() -> None:
+    memory: BodyMemory[None] = BodyMemory(most_bytes=12_000)
     known(memory, chat("one", "two"))
-    known(memory, chat("other" * 2, "two" * 3, "three" * 3))
+    known(memory, chat("other", *"abcdefghijklmnopqrstuvwxyz", *"abcdefghijklmnopqrstuvwxyz"))
     assert len(memory) == 1
     assert known(memory, chat("one", "two", "three")) == 2
 
@@ -90,3 +93,35 @@ def test_grown_body_replaces_the_one_before() -> None:
         texts.append(f"{number:03}")
         known(memory, chat(*texts))
     assert len(memory) == 1
+
+
+def test_text_is_not_kept() -> None:
+    """A body takes about what its size says: 100 bytes a message."""
+    memory: BodyMemory[None] = BodyMemory()
+    known(memory, chat("warm", "up"))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(20):
+            known(memory, chat(*[f"{number} {index} " for index in range(40)], n=number))
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(memory) == 21
+    assert after - before < 20 * (3000 + 40 * 100)
+
+
+@pytest.mark.parametrize("changed", range(6))
+def test_a_changed_byte_ends_what_is_known(changed: int) -> None:
+    """Also one in the white space between two messages, or before them."""
+    memory: BodyMemory[None] = BodyMemory()
+    data = chat("one", "two", "three", "four", "five")
+    known(memory, data)
+    grown = data.replace(b"]}", b', {"role": "user", "content": "six"}]}')
+    if changed == 0:
+        other = grown.replace(b'"m"', b'"n"')
+    else:
+        at = [index for index in range(len(grown)) if grown.startswith(b'{"role"', index)][changed]
+        other = grown[: at - 1] + b"\n" + grown[at:]
+    assert known(memory, other) == changed

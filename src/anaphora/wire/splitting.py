@@ -23,13 +23,12 @@ from typing import Any, TypeAlias, cast
 from weakref import ref
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.canonical import encode_text
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
-from .body_memory import DecodedBody, ListElements, SplitInput
+from .elements import DecodedBody, ListElements, SplitInput, digest_of
 from .memo import Memo
 from .reading import (
     DECODE_ERRORS,
@@ -42,11 +41,6 @@ from .reading import (
     request_error,
 )
 from .walking import Walk
-
-#: Bytes up to which SHA-256 is faster than BLAKE3.
-_SHORT = 2048
-#: Copied for each message, which is faster than a new one.
-_SHA256 = sha256()
 
 #: How many results of each remembered reader are kept; system prompts may be long.
 TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
@@ -110,10 +104,10 @@ class RequestSplit:
         """Removes and returns a field; `null` where it is missing."""
         return bytes(self.members.pop(name, NULL))
 
-    def take_elements(self, name: str) -> list[msgspec.Raw]:
+    def take_elements(self, name: str) -> Sequence[msgspec.Raw]:
         if self._elements is not None and self._elements.name == name:
             del self.members[name]
-            return self._elements.raws.copy()
+            return self._elements.raws
         return list_elements(self.members.pop(name, NULL), f"$.{name}", request_error)
 
     def take_model(self) -> str:
@@ -219,31 +213,30 @@ class RequestSplit:
         of each, and of all together."""
         if self._elements is not None and self._elements.name == place:
             return self._known_elements(self._elements, len(raws), context)
-        first = [_digest(raws[0])] if raws else []
+        first = [digest_of(raws[0])] if raws else []
         log = self._memo.messages.get((context, first[0])) if first else None
         if log is None:
             log = ChunkLog()
             log.source = [], [], b""
-            digests = first + [_digest(raw) for raw in raws[1:]]
+            digests = first + [digest_of(raw) for raw in raws[1:]]
             return log, 0, digests, _hash_of(raws).digest()
         known, _, whole = cast(_Source, log.source)
         count = len(known)
         state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
             # Mostly a conversation has grown: its messages are hashed together.
-            digests = known + [_digest(raw) for raw in raws[count:]]
+            digests = known + [digest_of(raw) for raw in raws[count:]]
             for raw in raws[count:]:
                 state.update(raw)
             return log, count, digests, state.digest()
-        digests = first + [_digest(raw) for raw in raws[1:]]
+        digests = first + [digest_of(raw) for raw in raws[1:]]
         return log, _agreeing(known, digests), digests, _hash_of(raws).digest()
 
     def _known_elements(
         self, elements: ListElements, count: int, context: Hashable
     ) -> tuple[ChunkLog, int, list[bytes], bytes]:
         """The same for the last `count` elements of a list whose digests are kept."""
-        digests = elements.digests
-        digests += [_digest(raw) for raw in elements.raws[len(digests) :]]
+        digests = elements.notes.digests
         digests = digests[len(digests) - count :]
         log = self._memo.messages.get((context, digests[0])) if digests else None
         if log is None:
@@ -302,14 +295,6 @@ def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
     for raw in raws:
         state.update(raw)
     return state
-
-
-def _digest(raw: msgspec.Raw) -> bytes:
-    if memoryview(raw).nbytes < _SHORT:
-        hashed = _SHA256.copy()
-        hashed.update(raw)
-        return hashed.digest()[:16]
-    return blake3(raw).digest()[:16]
 
 
 def cut_section(

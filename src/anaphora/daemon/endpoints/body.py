@@ -21,6 +21,7 @@ the rest is refused, all of the body is read, so that errors are the same.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -34,7 +35,8 @@ from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_stric
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.serving.exchange import HttpExchange
-from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
+from anaphora.wire.body_memory import BodyMemory, KnownBeginning, Outline, list_of_messages
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members, decode_members
 
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
@@ -229,8 +231,8 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     elements: ListElements | None = None
     """The messages; None where they are not in a list."""
     beginning: KnownBeginning[MessageFacts] | None = None
-    begin: int = 0
-    """The offset of the first message."""
+    outline: Outline | None = None
+    """What is kept of it."""
 
     @property
     def known(self) -> int:
@@ -270,14 +272,19 @@ class BodyReading:
     they are many, it is to be called in a thread."""
 
     def __init__(
-        self, wire: str, data: bytes, beginning: KnownBeginning[MessageFacts] | None
+        self,
+        memory: BodyMemory[MessageFacts],
+        wire: str,
+        data: bytes,
+        beginning: KnownBeginning[MessageFacts] | None,
     ) -> None:
+        self._memory = memory
         self._wire = wire
         self._data = data
         self._beginning = beginning
         self.new = len(data)
         if beginning is not None:
-            self.new -= beginning.end - len(beginning.kept.head)
+            self.new -= beginning.end - beginning.head
 
     @property
     def is_large(self) -> bool:
@@ -288,7 +295,12 @@ class BodyReading:
         body, large = None, self.is_large
         if self._beginning is not None:
             body = _read_rest(self._beginning, by_pieces=large)
-        return read_whole(self._wire, self._data, by_pieces=large) if body is None else body
+        if body is None:
+            body = read_whole(self._wire, self._data, by_pieces=large)
+        if body.elements is None:
+            return body
+        outline = self._memory.outline(self._data, body.elements, body.beginning)
+        return msgspec.structs.replace(body, outline=outline)
 
 
 class AppBodies:
@@ -303,30 +315,20 @@ class AppBodies:
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
         """What reads it."""
-        return BodyReading(wire, data, self._memory.find(app, wire, data))
+        return BodyReading(self._memory, wire, data, self._memory.find(app, wire, data))
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
-        if body.elements is not None:
-            self._memory.keep(
-                app,
-                wire,
-                body.data,
-                body.members,
-                body.elements,
-                body.begin,
-                body.beginning,
-                lambda: body.facts(refers=refers),
-            )
+        if body.outline is not None:
+            facts = functools.partial(body.facts, refers=refers)
+            self._memory.keep(app, wire, body.outline, body.beginning, facts)
 
 
 def read_whole(wire: str, data: bytes, *, by_pieces: bool = False) -> CallBody:
     """A body that is compared with no other. Raises `RequestRejected`."""
     plain = parse_object(data, by_pieces=by_pieces)
-    elements, begin = list_of_messages(wire, data, plain.members)
-    return CallBody(
-        data=data, members=plain.members, value=plain.value, elements=elements, begin=begin
-    )
+    elements = list_of_messages(wire, data, plain.members)
+    return CallBody(data=data, members=plain.members, value=plain.value, elements=elements)
 
 
 def _read_rest(
@@ -342,7 +344,7 @@ def _read_rest(
         read = parse_object(beginning.rest, counted, by_pieces=by_pieces)
     except AnaphoraError:
         return None
-    if kept.elements.name == "input" and "type" in read.value:
+    if kept.outline.name == "input" and "type" in read.value:
         return None  # what the messages refer to may depend on it
     members = read.members
     elements = beginning.complete(members)
@@ -352,5 +354,4 @@ def _read_rest(
         value=read.value,
         elements=elements,
         beginning=beginning,
-        begin=len(kept.head),
     )
