@@ -13,7 +13,7 @@ from support.growing_bodies import PATHS, Body, attempt, conversations
 
 from anaphora import wire
 from anaphora.rendered import Rendered
-from anaphora.wire.body_memory import BodyMemory, RequestBodies, list_of_messages
+from anaphora.wire.body_memory import BodyMemory, RequestBodies, RunningDigest, list_of_messages
 from anaphora.wire.reading import decode_members
 
 
@@ -48,10 +48,11 @@ def chat(*texts: str, **fields: Any) -> bytes:
 
 def known(memory: BodyMemory[None], data: bytes, scope: str = "scope") -> int:
     """Keeps a body; how many of its messages were known."""
-    found = memory.find(scope, "openai_chat", data)
+    body = RunningDigest(data)
+    found = memory.find(scope, "openai_chat", body)
     elements = list_of_messages("openai_chat", data, decode_members(data))
     assert elements is not None
-    outline = memory.outline(data, elements, found)
+    outline = memory.outline(body, elements, found)
     if outline is not None:
         memory.keep(scope, "openai_chat", outline, found, lambda: None)
     return 0 if found is None else found.count
@@ -112,9 +113,10 @@ def test_text_is_not_kept() -> None:
     assert after - before < 20 * (3000 + 40 * 100)
 
 
-@pytest.mark.parametrize("changed", range(6))
-def test_a_changed_byte_ends_what_is_known(changed: int) -> None:
-    """Also one in the white space between two messages, or before them."""
+@pytest.mark.parametrize(("changed", "expected"), [(0, 0), (1, 0), (2, 0), (3, 3), (4, 4), (5, 5)])
+def test_a_changed_byte_ends_what_is_known(changed: int, expected: int) -> None:
+    """Also one in the white space before a message. A body that changes in its first bytes is read
+    whole."""
     memory: BodyMemory[None] = BodyMemory()
     data = chat("one", "two", "three", "four", "five")
     known(memory, data)
@@ -124,4 +126,4 @@ def test_a_changed_byte_ends_what_is_known(changed: int) -> None:
     else:
         at = [index for index in range(len(grown)) if grown.startswith(b'{"role"', index)][changed]
         other = grown[: at - 1] + b"\n" + grown[at:]
-    assert known(memory, other) == changed
+    assert known(memory, other) == expected

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from itertools import takewhile
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -37,9 +38,9 @@ from .reading import (
 from .spans import document_span, member_spans
 from .tables import request_table
 
-#: A kept body is found by the bytes before the last multiples of these numbers in it, since its end
-#: may change. In a new body they are looked for at more multiples, as it may have grown.
-_GRIDS, _WINDOW = (1024, 8192, 65536), 1024
+#: A kept body is found by digests of its beginnings up to the last multiples of these numbers: its
+#: end may change. In a new body they are looked for at more multiples, as it may have grown.
+_GRIDS = (1024, 8192, 65536)
 _KEPT_PLACES, _PLACES = 3, 16
 #: What all kept bodies may take, and what one takes besides its messages, and for each of them.
 _MOST_BYTES = 48 * 1024 * 1024
@@ -50,7 +51,32 @@ _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
-_Key: TypeAlias = tuple[Hashable, str, int, int]
+_Key: TypeAlias = tuple[Hashable, str, bytes]
+
+
+class RunningDigest:
+    """Digests of the beginnings of one body, which is hashed once."""
+
+    __slots__ = ("_ends", "_states", "_view", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._view = memoryview(data)
+        self._ends = [0]
+        self._states: list[Any] = [long_hash(b"")]
+
+    def at(self, end: int) -> bytes:
+        """Of the bytes up to there."""
+        index = bisect_right(self._ends, end) - 1
+        start = self._ends[index]
+        if start < end:
+            state = self._states[index].copy()
+            state.update(self._view[start:end])
+            index += 1
+            self._ends.insert(index, end)
+            self._states.insert(index, state)
+        digest: bytes = self._states[index].digest()
+        return digest
 
 
 class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -70,11 +96,9 @@ class Outline(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """What stands between two messages."""
     ends: array[int]
     """The offsets at which the messages end."""
-    digest: bytes
-    """Of the whole beginning."""
     notes: ElementNotes
-    places: tuple[tuple[int, int], ...]
-    """Offsets, and hashes of the bytes before them, by which it is found."""
+    digests: dict[bytes, int]
+    """Of beginnings, by which it is found, with the offsets at which these end."""
 
     @property
     def size(self) -> int:
@@ -100,9 +124,6 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
     """The body."""
     following: int
     """The offset of what follows in the list: a message, or the end of the list."""
-    hashed: Any
-    """The state of the hash at the end of the known messages; None if they are not all of the kept
-    ones."""
 
     @property
     def head(self) -> int:
@@ -183,20 +204,24 @@ class BodyMemory(Generic[Facts]):
         self._kept.clear()
         self._bytes = 0
 
-    def find(self, scope: Hashable, wire: str, data: bytes) -> KnownBeginning[Facts] | None:
+    def find(self, scope: Hashable, wire: str, body: RunningDigest) -> KnownBeginning[Facts] | None:
         """What a body has in common with a kept one; None if it is not even a message."""
-        for place, hashed in self._places(data, len(data), _PLACES):
-            kept = self._found.get((scope, wire, place, hashed))
+        if not self._kept:
+            return None
+        digests = [body.at(end) for end in self._places(len(body.data), _PLACES)]
+        for digest in reversed(digests):
+            kept = self._found.get((scope, wire, digest))
             if kept is not None:
-                return _compare(kept, data)
+                return _compare(kept, body.data, kept.outline.digests[digest])
         return None
 
     def outline(
-        self, data: bytes, elements: ListElements, beginning: KnownBeginning[Facts] | None
+        self, body: RunningDigest, elements: ListElements, beginning: KnownBeginning[Facts] | None
     ) -> Outline | None:
         """Of a body with these messages; `beginning` is what was found of it. None if it cannot be
         kept. May run in any thread."""
-        count, view, begin = len(elements.raws), memoryview(data), elements.begin
+        data = body.data
+        count, begin = len(elements.raws), elements.begin
         known = 0 if beginning is None else beginning.count
         before = None if beginning is None else beginning.kept.outline
         if count < 2:
@@ -214,25 +239,20 @@ class BodyMemory(Generic[Facts]):
             if not data.startswith(raw, start) or (ends and not data.startswith(between, ends[-1])):
                 return None  # the white space between messages differs
             ends.append(start + _size(raw))
-        places = tuple(self._places(data, ends[-1], _KEPT_PLACES))
-        if not places:
+        digests = {body.at(end): end for end in self._places(ends[-1], _KEPT_PLACES)}
+        if not digests:
             return None
-        if beginning is not None and beginning.hashed is not None:
-            hashed = beginning.hashed.copy()
-            hashed.update(view[beginning.end : ends[-1]])
-        else:
-            hashed = long_hash(view[: ends[-1]])
+        head = memoryview(data)[:begin]
         return Outline(
             name=elements.name,
             head=begin,
-            head_digest=digest_of(view[:begin]) if before is None else before.head_digest,
+            head_digest=digest_of(head) if before is None else before.head_digest,
             bracket=len(data[:begin].rstrip(_BLANK)) - 1 if before is None else before.bracket,
             members=elements.before,
             between=between,
             ends=ends,
-            digest=hashed.digest(),
             notes=elements.notes,
-            places=places,
+            digests=digests,
         )
 
     def keep(
@@ -253,7 +273,7 @@ class BodyMemory(Generic[Facts]):
                 self._forget(before)  # all of it is in this one
         if outline.size > self._most_bytes // 2:
             return
-        keys = tuple((scope, wire, place, hashed) for place, hashed in outline.places)
+        keys = tuple((scope, wire, digest) for digest in outline.digests)
         kept = KeptBody(outline, facts(), keys)
         self._found.update(dict.fromkeys(keys, kept))
         self._bytes += outline.size
@@ -261,12 +281,13 @@ class BodyMemory(Generic[Facts]):
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
 
-    def _places(self, data: bytes, end: int, steps: int) -> Iterator[tuple[int, int]]:
-        """What a body may be found by, before an offset in it."""
+    def _places(self, end: int, steps: int) -> list[int]:
+        """The offsets up to `end` by which a body may be found, the first ones first."""
+        places = set()
         for grid in self._grids:
             last = end - end % grid
-            for place in range(last, max(0, last - steps * grid), -grid):
-                yield place, hash(data[max(0, place - _WINDOW) : place])
+            places.update(range(last, max(0, last - steps * grid), -grid))
+        return sorted(places)
 
     def _use(self, kept: KeptBody[Facts]) -> None:
         if kept in self._kept:
@@ -297,13 +318,14 @@ class RequestBodies:
     def read(self, scope: Hashable, wire: str, data: bytes) -> DecodedBody:
         """The members of a body, and its messages if they can be found without doubt. Raises
         `InvalidRequest`."""
-        beginning = self._memory.find(scope, wire, data)
+        running = RunningDigest(data)
+        beginning = self._memory.find(scope, wire, running)
         body = None if beginning is None else _read_rest(beginning)
         if body is None:
             beginning, members = None, object_members(data, "$", request_error)
             body = DecodedBody(members, list_of_messages(wire, data, members))
         if body.elements is not None:
-            outline = self._memory.outline(data, body.elements, beginning)
+            outline = self._memory.outline(running, body.elements, beginning)
             if outline is not None:
                 self._memory.keep(scope, wire, outline, beginning, lambda: None)
         return body
@@ -346,36 +368,26 @@ def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
     return DecodedBody(members, elements)
 
 
-def _compare(kept: KeptBody[Facts], data: bytes) -> KnownBeginning[Facts] | None:
+def _compare(kept: KeptBody[Facts], data: bytes, same: int) -> KnownBeginning[Facts] | None:
+    """`same` bytes are known to be those of the kept body."""
     outline, view = kept.outline, memoryview(data)
-    count = len(outline.ends)
-    hashed: Any = long_hash(view[: outline.ends[-1]])
-    if hashed.digest() != outline.digest:
-        hashed = None
-        count = _same_messages(outline, data)
-    following = _NEXT.match(data, outline.ends[count - 1]) if count else None
+    ends, between = outline.ends, outline.between
+    if same < outline.head and digest_of(view[: outline.head]) != outline.head_digest:
+        return None
+    count = bisect_right(ends, same)
+    while count < len(ends):
+        begin = ends[count - 1] if count else outline.head
+        if count:
+            if not data.startswith(between, begin):
+                break
+            begin += len(between)
+        if digest_of(view[begin : ends[count]]) != outline.notes.digests[count]:
+            break
+        count += 1
+    following = _NEXT.match(data, ends[count - 1]) if count else None
     if following is None:
         return None
-    return KnownBeginning(
-        kept=kept, count=count, data=data, following=following.end(), hashed=hashed
-    )
-
-
-def _same_messages(outline: Outline, data: bytes) -> int:
-    """How many messages at the beginning of a body are those of the outline."""
-    view, between = memoryview(data), outline.between
-    if digest_of(view[: outline.head]) != outline.head_digest:
-        return 0
-    begin = outline.head
-    for index, (end, digest) in enumerate(zip(outline.ends, outline.notes.digests, strict=True)):
-        if index:
-            if not data.startswith(between, begin):
-                return index
-            begin += len(between)
-        if digest_of(view[begin:end]) != digest:
-            return index
-        begin = end
-    return len(outline.ends)
+    return KnownBeginning(kept=kept, count=count, data=data, following=following.end())
 
 
 def _size(raw: msgspec.Raw) -> int:

@@ -35,7 +35,13 @@ from anaphora.daemon.facts.strict_json import SHOWN, decode_pieces, decode_stric
 from anaphora.daemon.off_loop import LARGE, OffLoop
 from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.serving.exchange import HttpExchange
-from anaphora.wire.body_memory import BodyMemory, KnownBeginning, Outline, list_of_messages
+from anaphora.wire.body_memory import (
+    BodyMemory,
+    KnownBeginning,
+    Outline,
+    RunningDigest,
+    list_of_messages,
+)
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members, decode_members
 
@@ -267,39 +273,44 @@ class CallBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return MessageFacts(tuple(named), counts)
 
 
-class BodyReading:
-    """Reads one body. `new` is how many of its bytes no body before had at its beginning: where
-    they are many, it is to be called in a thread."""
+#: Bytes from which a body is hashed in a thread.
+_LONG = 4 * 1024 * 1024
 
-    def __init__(
-        self,
-        memory: BodyMemory[MessageFacts],
-        wire: str,
-        data: bytes,
-        beginning: KnownBeginning[MessageFacts] | None,
-    ) -> None:
+
+class BodyReading:
+    """Reads one body. If many of its bytes are new, it is to be called in a thread."""
+
+    def __init__(self, memory: BodyMemory[MessageFacts], app: str, wire: str, data: bytes) -> None:
         self._memory = memory
+        self._app = app
         self._wire = wire
-        self._data = data
-        self._beginning = beginning
-        self.new = len(data)
-        if beginning is not None:
-            self.new -= beginning.end - beginning.head
+        self._body = RunningDigest(data)
+        self._beginning: KnownBeginning[MessageFacts] | None = None
+        self._new = len(data)
+        if self._new <= _LONG:
+            self._find()
+
+    def _find(self) -> None:
+        found = self._beginning = self._memory.find(self._app, self._wire, self._body)
+        if found is not None:
+            self._new = len(self._body.data) - (found.end - found.head)
 
     @property
     def is_large(self) -> bool:
-        return self.new > LARGE
+        return self._new > LARGE
 
     def __call__(self) -> CallBody:
         """Raises `RequestRejected`, `TooLarge`."""
-        body, large = None, self.is_large
+        data, body = self._body.data, None
+        if len(data) > _LONG:
+            self._find()
         if self._beginning is not None:
-            body = _read_rest(self._beginning, by_pieces=large)
+            body = _read_rest(self._beginning, by_pieces=self.is_large)
         if body is None:
-            body = read_whole(self._wire, self._data, by_pieces=large)
+            body = read_whole(self._wire, data, by_pieces=len(data) > LARGE)
         if body.elements is None:
             return body
-        outline = self._memory.outline(self._data, body.elements, body.beginning)
+        outline = self._memory.outline(self._body, body.elements, body.beginning)
         return msgspec.structs.replace(body, outline=outline)
 
 
@@ -315,7 +326,7 @@ class AppBodies:
 
     def reading(self, app: str, wire: str, data: bytes) -> BodyReading:
         """What reads it."""
-        return BodyReading(self._memory, wire, data, self._memory.find(app, wire, data))
+        return BodyReading(self._memory, app, wire, data)
 
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
