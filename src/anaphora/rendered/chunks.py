@@ -18,22 +18,15 @@ from blake3 import blake3
 from anaphora.values import Notice, Section, SegmentRole, Ttl
 from anaphora.values.stability import Kind
 
-from .log import ChunkLog
+from .log import UNKNOWN, ChunkLog
 from .plan import Envelope, Mark
 
 #: The label of a block whose text is not known here.
 UNKNOWN_LABEL = "not known on this node"
-#: In place of the text of such a block: a byte that no JSON has.
-_UNKNOWN = b"\0"
-
-
-def placeholder(digest: bytes, size: int) -> bytes:
-    """As many bytes as a block has whose text is not known here; others for another block."""
-    return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
 
 
 def is_placeholder(data: bytes) -> bool:
-    return _UNKNOWN in data
+    return UNKNOWN in data
 
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):
@@ -275,7 +268,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         for run in self.runs:
             take = min(left, run.count)
             if take:
-                pieces += run.lead, memoryview(run.log.buffer)[: run.log.start(take)]
+                pieces += run.lead, run.log.text(run.log.start(take))
             left -= take
         return b"".join(pieces)
 
@@ -323,8 +316,7 @@ def same_bytes(one: Stretches, two: Stretches) -> bool:
             return _joined(one) == _joined(two)  # divided differently
         if mine is not other:
             end = mine.start(count)
-            view = memoryview(other.buffer)[: other.start(count)]
-            if len(view) != end or not mine.buffer.startswith(view):
+            if other.start(count) != end or mine.text(end) != other.text(end):
                 return False
     return True
 

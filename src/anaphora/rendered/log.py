@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -20,6 +20,15 @@ from blake3 import blake3
 from anaphora.values import CachePolicy, Notice, Ttl
 from anaphora.values.stability import Kind
 from anaphora.wording import counted
+
+#: In place of the text of a block that is not known here: a byte that no JSON has.
+UNKNOWN = b"\0"
+
+
+def placeholder(digest: bytes, size: int) -> bytes:
+    """As many bytes as a block has whose text is not known here; others for another block."""
+    return (UNKNOWN + digest).ljust(size, UNKNOWN)[: max(1, size)]
+
 
 NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
 """A chunk: its kind, its splice, and its data with the glue that leads it. The splice counts back
@@ -103,6 +112,11 @@ class ChunkLog:
     """The run of all of them, as calls share it."""
     hashing: Any = None
     """The running hash of these chunks after those before them; see chunks.py."""
+    gone = 0
+    """The bytes at its beginning whose text was dropped: `buffer` holds those behind them."""
+    read_again: Callable[[], bytes | None] | None = None
+    """Reads its text from the request that it was cut from, as long as there is one; None: the text
+    stays."""
     _placed = 0
     """The number of messages in `_positions`, which is filled on demand."""
 
@@ -189,16 +203,51 @@ class ChunkLog:
         return self.roles[self.wire_message_of(chunk)]
 
     def slice(self, start: int, end: int) -> bytes:
-        """A copy of some bytes: a view would pin the buffer."""
-        return bytes(memoryview(self.buffer)[start:end])
+        """A copy of some bytes: a view would pin the buffer. In place of text that was dropped and
+        cannot be read again: other bytes, as many, for each chunk its own."""
+        if start < self.gone:
+            return self._dropped(start, end)
+        return bytes(memoryview(self.buffer)[start - self.gone : end - self.gone])
+
+    def text(self, end: int) -> bytes | memoryview:
+        """The bytes up to `end`, not to be kept."""
+        return self._dropped(0, end) if self.gone else memoryview(self.buffer)[:end]
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
+        start, end = self.start(first), self.start(last)
+        if start < self.gone:
+            state.update(self._dropped(start, end))
+            return
         with memoryview(self.buffer) as view:
-            state.update(view[self.start(first) : self.start(last)])
+            state.update(view[start - self.gone : end - self.gone])
+
+    def drop_text(self) -> None:
+        """Keeps where its chunks are, but not their text."""
+        with self._lock:
+            self.gone, self.buffer = self.gone + len(self.buffer), bytearray()
+
+    def _dropped(self, start: int, end: int) -> bytes:
+        """Bytes of which some were dropped."""
+        text = None if self.read_again is None else self.read_again()
+        with self._lock:
+            gone = self.gone
+            if text is not None and len(text) >= gone:
+                self.gone, self.buffer = 0, bytearray(text[:gone]) + self.buffer
+                return bytes(memoryview(self.buffer)[start:end])
+        first, pieces = bisect_right(self.ends, start), []
+        begin = self.start(first)
+        for index in range(first, bisect_left(self.ends, end) + 1):
+            low, high = self.start(index), self.ends[index]
+            if low >= gone:
+                pieces.append(self.slice(low, high))
+            else:
+                digest = self.keys[1][index] if self.keys and index < len(self.keys[1]) else b""
+                pieces.append(placeholder(digest or b"%d" % index, high - low))
+        return b"".join(pieces)[start - begin : end - begin]
 
     def _extend(self, addition: LogAppend) -> None:
-        pieces, kinds, ends, splices = addition.columns(len(self.buffer))
+        pieces, kinds, ends, splices = addition.columns(self.gone + len(self.buffer))
         data = b"".join(pieces)
         try:
             self.buffer += data
@@ -217,7 +266,9 @@ class ChunkLog:
 
     def _copy(self, chunks: int, messages: int) -> ChunkLog:
         copy = ChunkLog()
-        copy.buffer = self.buffer[: self.start(chunks)]
+        end = self.start(chunks)
+        copy.gone, copy.read_again = min(self.gone, end), self.read_again
+        copy.buffer = self.buffer[: end - copy.gone]
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]

@@ -283,7 +283,7 @@ class BodyMemory(Generic[Facts]):
 
     def _places(self, end: int, steps: int) -> list[int]:
         """The offsets up to `end` by which a body may be found, the first ones first."""
-        places = set()
+        places: set[int] = set()
         for grid in self._grids:
             last = end - end % grid
             places.update(range(last, max(0, last - steps * grid), -grid))
