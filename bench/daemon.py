@@ -123,7 +123,7 @@ def cpu_ratio(bare: Measured, daemon: Measured, name: str, rounds: int) -> float
         for server in (bare, daemon):
             requests = raw_requests(server.headers, messages=size.messages, size=size.bytes)
             total = size.live * len(requests)
-            first = (number + 1) * 1_000_000 * size.live
+            first = (number + 1) * 10_000 * size.live
             result = server.server.load(requests, 8, total, first, size.live)
             if result["statuses"] != {"200": total}:
                 raise SystemExit(f"{server.name}: not all were answered: {result['statuses']}")
