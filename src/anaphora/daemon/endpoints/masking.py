@@ -113,7 +113,7 @@ def change_objects(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def without_cache_counts(body: bytes) -> bytes:
-    """The JSON of a response with all cache reads and writes counted as uncached."""
+    """The JSON of a response as if nothing had been read from a cache or written to it."""
     try:
         members = decode_members(body)
     except DECODE_ERRORS:

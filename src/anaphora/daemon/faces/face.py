@@ -282,7 +282,7 @@ class Face:
         self, target: Target, members: Members, *, runs_tools: bool
     ) -> Iterator[Members]:
         """The request as the smallest call that refreshes its cached prefix: without an answer,
-        then with the shortest. None if reads do not refresh or nothing is billed. `runs_tools`:
+        then with the shortest. Empty if reads do not refresh or nothing is billed. `runs_tools`:
         even a short answer may run the provider's tools."""
         return iter(())
 

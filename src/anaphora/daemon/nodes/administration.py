@@ -1,5 +1,5 @@
-"""The methods of an administrator for several nodes: `anaphora nodes`, `anaphora grants apply` and
-their like. They write to the store, and every node sees it there."""
+"""Administrator's methods for several nodes, behind `anaphora nodes`, `anaphora grants apply` and
+others. They write to the store, which every node reads."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class NodeAdmin:
         self._lane = Lane(address, "admin")
 
     async def prepare(self, home: Home, file: Grants) -> Grants:
-        """For a command: the grants of the store, or those of this home's file where there are
-        none. Raises `InvalidConfig` where this home has another key of token hashes."""
+        """For a command: loads the grants of the store, or of this home's file if there are none.
+        Raises `InvalidConfig` if this home has another key of token hashes."""
         await check_token_key(self._lane, home)
         found = await generations.latest(self._lane)
         if found is None:

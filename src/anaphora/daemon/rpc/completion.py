@@ -1,4 +1,4 @@
-"""Params and results of `llm.complete` and its relatives, the calls that they stand for, and the
+"""Params and results of `llm.complete` and related methods, the calls made from them, and the
 deltas of a streamed call: `llm.delta {id, seq, delta}`."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Name: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=LONGEST_NAME)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 _Object: TypeAlias = dict[str, Any]
 
-#: Fields of `PromptParams` that are parameters of the model, by the same name.
+#: Fields of `PromptParams` that are model parameters of the same name.
 _PARAMS = (
     "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "tool_choice", "reasoning",
 )  # fmt: skip
@@ -63,14 +63,14 @@ class RpcChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     content: str | list[_Object] | None = None
     """A text, or a list of parts."""
     tool_calls: list[_Object] | None = None
-    """Of the assistant, as in the result of the call that made them."""
+    """Tool calls of the assistant, as in a call's result."""
     tool_call_id: str | None = None
-    """Of a tool's result."""
+    """The id of the call, in a tool's result."""
     name: str | None = None
 
 
 class RpcSystemBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of the system prompt, and how long a provider should cache it."""
+    """A part of the system prompt and its cache policy."""
 
     text: str
     label: Annotated[str, Meta(max_length=LONGEST_NAME)] = "system"
