@@ -87,5 +87,5 @@ class HealthChecks:
         except AnaphoraError:
             pass  # `problem` says it
         except Exception as problem:
-            log(logging.ERROR, f"{name} was not asked: {type(problem).__name__}", problem)
+            log(logging.ERROR, f"{name} was not probed: {type(problem).__name__}", problem)
         self._silent.pop(name, None)

@@ -88,7 +88,7 @@ async def listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daemo
         daemon.status_address = await stack.enter_async_context(status)
     daemon.drain = Drain(app, port, local, daemon.readiness)
     await _begin(stack, daemon, daemon.drain, config)
-    for work in (daemon.look_after(handler, certificate), daemon.health.run()):
+    for work in (daemon.run_maintenance(handler, certificate), daemon.health.run()):
         stack.callback(asyncio.create_task(work).cancel)
     stack.push_async_callback(_stop, daemon, app, handler, config.drain_timeout)
 
@@ -115,7 +115,7 @@ async def _stop(daemon: Daemon, app: ServedApp, handler: DaemonHandler, timeout:
     assert drain is not None
     text = "stopping when running calls have ended"
     if read_on.count:
-        text += f"; {read_on.count} of them are read on to their usage, their apps have gone"
+        text += f"; {read_on.count} of them are read on to their usage: their apps have left"
     _log.info("%s", text)
 
     def is_busy() -> bool:

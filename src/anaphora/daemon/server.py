@@ -189,7 +189,7 @@ class Daemon:
         self.reload()
         self._woken.set()
 
-    async def look_after(
+    async def run_maintenance(
         self, handler: DaemonHandler, certificate: ServerCertificate | None
     ) -> None:
         """Runs every second and after SIGHUP: checks changed files, a renewed certificate, expired

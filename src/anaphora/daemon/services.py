@@ -319,14 +319,14 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     )
     yield Gauge(
         f"{prefix}_bound_exceeded",
-        "Bills above the most that a call was expected to cost",
+        "Bills above the bound of a call",
         exceeded,
         ("app", "provider"),
         True,
     )
     yield Gauge(
         f"{prefix}_read_on_calls",
-        "Calls that their app has ended and whose answer is read on to its usage",
+        "Calls whose app has left and whose answer is read on to its usage",
         read_on,
         ("app",),
     )
@@ -348,7 +348,7 @@ def _plain_gauges(
         ),
         (
             "shared_available",
-            "Whether Redis answers; 1 without one",
+            "Whether Redis responds; 1 without Redis",
             lambda: not services.shared.problem,
         ),
         ("nodes", "Nodes that run on the store", lambda: 1 if node is None else node.count),

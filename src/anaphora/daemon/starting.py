@@ -101,7 +101,7 @@ class WaitingStart:
             since = utc(self._since)
             response = _json(503, {"status": STORE_UNAVAILABLE, "since": since, "starting": True})
         else:
-            raise StoreUnavailable("the daemon is starting: it waits for its database")
+            raise StoreUnavailable("the daemon is starting: waiting for its database")
         await exchange.respond(response)
 
     def error(self, _: HttpExchange, problem: Upstream) -> CompleteResponse:

@@ -99,7 +99,7 @@ def name_nearest(model: str, models: Iterable[GrantedModel]) -> str:
 _nearest = lru_cache(maxsize=256)(partial(nearest, alike=0.0))
 
 
-def refused_model(
+def model_error(
     app: App, model: str, pool: ProviderPool, models: Iterable[GrantedModel]
 ) -> NotGranted:
     """The error for a model that is not granted: not found, as at the provider, if no granted
@@ -113,7 +113,7 @@ def refused_model(
     return error
 
 
-def without_bound(error: NotGranted, target: Target, near: str) -> NotGranted:
+def no_bound_error(error: NotGranted, target: Target, near: str) -> NotGranted:
     """The error for a call whose cost has no bound. A model that its maker does not list has no
     price, and is most likely misspelled. `near` names the nearest granted one."""
     system, model = target.endpoint.system, target.model
@@ -140,7 +140,7 @@ def _is_known(model: str, grant: LlmGrant, pool: ProviderPool) -> bool:
     return False
 
 
-def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
+def named_targets(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
     """The targets of a route for a request that names a model and no route. If every hop has its
     own model and one of them is the named one, the other hops are left out."""
     if all(hop.model is not None for hop in hops):
@@ -176,7 +176,7 @@ def routes_over(grant: LlmGrant, routes: Routes, provider: str) -> list[str]:
     ]
 
 
-def name_of_keeper(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
+def storing_provider(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
     """The granted name of the provider that keeps stored objects: its own, or that of a route.
     `named` is the provider that the app names. Raises `RequestRejected` if that is a different
     one."""
@@ -248,8 +248,8 @@ def check_stored_prompt(grant: LlmGrant) -> None:
         raise NotGranted(reason, param=FIELD)
     if grant.has_spend_limit:
         reason = (
-            "a stored prompt hides its model and size, so that what the call costs has no bound,"
-            " and the grant limits spend"
+            "a stored prompt hides its model and size: the cost of the call has no bound, and the"
+            " grant limits spend"
         )
         raise RequestRejected(reason, status=400, code="no_bound", param=FIELD)
 
@@ -279,7 +279,7 @@ def prompt_targets(
             continue
         model = asked or _stand_in(name, resolved.provider.model, models)
         if not is_granted(model, grant.models):
-            raise refused_model(app, model, pool, models)
+            raise model_error(app, model, pool, models)
         return chooser.targets(name, model)[0]
     reason = "only a granted provider of OpenAI's Responses has stored prompts"
     raise InvalidRequest(reason, path=FIELD)

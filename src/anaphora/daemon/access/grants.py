@@ -78,7 +78,9 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
         prompt = self.approved_prompt
         if prompt is None or _FINGERPRINT.fullmatch(prompt):
             return None
-        return "is of an earlier version" if prompt.startswith("prompt1:") else "is no fingerprint"
+        return (
+            "is of an earlier version" if prompt.startswith("prompt1:") else "is not a fingerprint"
+        )
 
 
 class AppGrant(msgspec.Struct, frozen=True, kw_only=True):

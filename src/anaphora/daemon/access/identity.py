@@ -253,7 +253,7 @@ class Directory:
         return NewToken(row=row, token=token)
 
     async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
-        """Lets a token expire after `seconds`, unless it expires earlier."""
+        """Lets a token expire in `after` seconds, unless it expires earlier."""
         row = self._row(token_id)
         expires = self._now() + after
         if row.expires is None or expires < row.expires:

@@ -164,7 +164,7 @@ class AppCall(msgspec.Struct, kw_only=True, eq=False):
     """The HTTP request; None for calls of JSON-RPC and refreshes."""
     peer: Peer | None = None
     token: Secret | None = None
-    """Until the app is known. Then removed."""
+    """Removed once the app is known."""
     app: App = NO_APP
     is_admin: bool = False
     """A token of an administrator, at `/rpc`."""

@@ -279,7 +279,7 @@ class SharedConversations:
         scope: Hashable,
         at: float,
     ) -> None:
-        """The record in which a call that is about to be planned will be saved."""
+        """Chooses the record in which a call that is about to be planned will be saved."""
         before = None if found is None or not found.continues else found.call
         line = None if before is None else before.line
         if before is None or line is None or (before.planned and before.planned.continued):

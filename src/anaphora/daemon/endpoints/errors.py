@@ -50,7 +50,7 @@ _FIRST_ERROR = 400
 
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
-    error, face = as_upstream(problem, wire_name), face_of(wire_name)
+    error, face = wire_error(problem, wire_name), face_of(wire_name)
     own = not isinstance(problem, Upstream) or isinstance(problem, Denied)
     if own and error.code == _NO_MODEL:
         error.status = face.unknown_model_status
@@ -70,7 +70,7 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
     return CompleteResponse(status, headers, body)
 
 
-def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
+def wire_error(problem: AnaphoraError, wire_name: str) -> Upstream:
     """The problem as an error that wires can write. `wire_name` is the caller's wire, whose field
     names are used."""
     if isinstance(problem, Denied):
@@ -122,7 +122,7 @@ def as_upstream(problem: AnaphoraError, wire_name: str) -> Upstream:
     return Upstream(f"internal error: {type(problem).__name__}", status=500)
 
 
-def of_provider(problem: AnaphoraError) -> AnaphoraError:
+def provider_error(problem: AnaphoraError) -> AnaphoraError:
     """A provider's error. One about the operator's account says so: its status alone would point to
     the app's token or grant."""
     why = None if isinstance(problem, Denied) else _OPERATORS.get(type(problem))

@@ -25,7 +25,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .body import check_headers, parse_object, read_json_bytes
 from .embeddings import Embeddings
-from .errors import error_response, of_provider
+from .errors import error_response, provider_error
 from .headers import BETA_NOT_GRANTED, own_headers, query_fields
 from .kept import KeptObjects
 from .stored import ObjectRequests
@@ -86,7 +86,7 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            await exchange.respond(self.error(exchange, of_provider(problem)))
+            await exchange.respond(self.error(exchange, provider_error(problem)))
 
     async def _answer(self, exchange: HttpExchange, call: AppCall) -> None:
         check_headers(exchange.header_pairs)

@@ -65,7 +65,7 @@ _PAGE, _LARGEST_PAGE = 20, 100
 _AT_ONCE = 8
 _NOT_SHOWN = Notice(
     "cache_usage_hidden",
-    "what a stored response read from the cache is not shown: other apps use that cache, too",
+    "cache reads of a stored response are not shown: other apps also use that cache",
     "usage.input_tokens_details",
 )
 

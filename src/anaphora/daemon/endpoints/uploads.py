@@ -208,7 +208,7 @@ class ResumableUploads:
             part.strip() for part in exchange.headers.get("x-goog-upload-command", "").split(",")
         )
         if command not in _COMMANDS:
-            reason = f"X-Goog-Upload-Command is one of start, {'; '.join(_COMMANDS)}"
+            reason = f"X-Goog-Upload-Command must be one of start, {'; '.join(_COMMANDS)}"
             raise RequestRejected(reason, status=400, param="x-goog-upload-command")
         if exchange.headers.get("content-encoding", "identity") != "identity":
             raise RequestRejected("an upload must not be compressed", status=415)

@@ -38,7 +38,7 @@ from anaphora.values import (
     ToolCall,
 )
 
-from .errors import as_upstream
+from .errors import wire_error
 from .headers import notices_text, own_headers, provider_request_id, returned_headers, verdict_text
 
 #: Parts of text by kind.
@@ -165,7 +165,7 @@ class StreamBody:
         """The bytes of an error in the middle of a stream."""
         if self._ended:
             return b""
-        error = as_upstream(problem, self._face.wire)
+        error = wire_error(problem, self._face.wire)
         code = error.code if self._same_wire else self._face.stream_error_code(error)
         event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)

@@ -63,7 +63,7 @@ providers:
 """
 
 EXTENSIONS_YAML = """\
-# What each app may do. What is not written here is denied. `anaphora grants check APP` explains it,
+# What each app may do. Everything else is denied. `anaphora grants check APP` explains it,
 # `anaphora apps add APP` creates the app's token.
 
 my-app:
@@ -84,8 +84,8 @@ my-app:
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
     # max_body_bytes: 1000000           # of a request: enough without images and documents
-    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays
-  # requires: [llm_complete]            # report it where this is not granted
+    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, if that saves money
+  # requires: [llm_complete]            # warn if this is not granted
   # group: marketing                    # sums of several apps: anaphora spend --by group
   # uids: [1000]                        # on the Unix socket, only these users
 """
@@ -103,7 +103,7 @@ class Home(msgspec.Struct, frozen=True):
         home = cls(folder)
         if not home.llm_yaml.is_file():
             raise InvalidConfig(
-                f"{folder}: is no home: it has no llm.yaml. Name one with --home, or create it"
+                f"{folder}: is not a home: it has no llm.yaml. Name one with --home, or create it"
                 f" with: anaphora init {folder}"
             )
         found = folder.stat()

@@ -66,7 +66,7 @@ class ProgramSetup(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """Name of the model that the program uses; empty if llm.yaml names none."""
     wires: tuple[str, ...]
-    """The program's wire that a granted provider speaks; empty: the daemon translates."""
+    """The program's wires that granted providers speak; empty: the daemon translates."""
 
     def environment(self, token: Secret) -> dict[str, str]:
         """Variables to start the program with; one of them holds the token."""

@@ -333,7 +333,8 @@ class StoredHistory:
         return total
 
     async def begin(self, app: str, facts: RequestFacts, output: int) -> list[GrowingConversation]:
-        """The conversations of a call that is about to run. `tokens` is its maximum output."""
+        """The conversations of a call that is about to run. `output` is its maximum output in
+        tokens."""
         grown = []
         for handle in facts.handles:
             if handle.kind != "conversation":

@@ -177,7 +177,7 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
             return decode_value(data, self.params, "", request_error)
         except InvalidRequest as problem:
             path = problem.path.removeprefix(".")
-            reason = _worded(problem.reason, path, data, _choices(self.params, path))
+            reason = _error_text(problem.reason, path, data, _choices(self.params, path))
             raise InvalidRequest(reason, path=path) from None
 
     def ignored_params(self, data: bytes) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
     ]
 
 
-def _worded(reason: str, path: str, data: bytes, choices: Iterable[str] = ()) -> str:
+def _error_text(reason: str, path: str, data: bytes, choices: Iterable[str] = ()) -> str:
     """msgspec's error for the value at `path` in our words. `choices` are its allowed texts."""
     if "matching regex" in reason:
         return "must not be blank"

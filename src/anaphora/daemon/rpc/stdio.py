@@ -109,7 +109,7 @@ async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) 
     try:
         found = msgspec.json.decode(body, type=_HealthResponse).result.app
     except msgspec.MsgspecError:
-        raise Io(f"what answers at {socket} is not a daemon (status {status})") from None
+        raise Io(f"the server at {socket} is not a daemon (status {status})") from None
     if app is not None and found != app:
         owner = "an administrator" if found is None else f"the app {found!r}"
         raise InvalidRequest(f"the token is that of {owner}, not of {app!r}", path="--app")
@@ -182,7 +182,7 @@ def _refused(status: int) -> RpcError:
         case 401 | 403:
             return _unavailable("the daemon does not accept the token", kind="unauthenticated")
         case _:
-            reason = f"the daemon does not take requests now (status {status})"
+            reason = f"the daemon does not accept requests now (status {status})"
             return _unavailable(reason, retryable=status in (429, 503))
 
 

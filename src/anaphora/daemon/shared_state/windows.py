@@ -102,7 +102,7 @@ class _Window(msgspec.Struct):
         self.tokens += tokens
 
     def fits_at(self, requests: float | None, tokens: float | None) -> float:
-        """When enough will have expired to stay within these limits; None: no limit."""
+        """When at most this many requests and tokens will be left; None: no limit."""
         left_requests, left_tokens = self.requests, self.tokens
         at = 0.0
         for slot in self.slots:

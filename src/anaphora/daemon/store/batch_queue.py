@@ -151,7 +151,7 @@ class BatchQueue:
             else:
                 self._wake_is_due = True
 
-    def put_quietly(self, operation: Operation) -> None:
+    def put_without_waking(self, operation: Operation) -> None:
         """Queues the operation for the next batch, without causing one. Thread-safe."""
         if not self._closed:
             self._later.append(PendingOperation(operation, None, kept=True))
@@ -257,7 +257,7 @@ class SqliteCommits(BatchQueue):
         await asyncio.to_thread(self._thread.close)
 
     def _commit(self, batch: list[PendingOperation]) -> list[PendingOperation] | None:
-        """Writes a batch and returns the kept operations, if there are any or it failed."""
+        """Writes a batch. Returns the operations to try again, or None after a success."""
         batch = self._gathered_with(batch)
         if self.problem is not None:
             batch.append(PendingOperation(_PROBE, None))

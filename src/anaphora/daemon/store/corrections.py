@@ -20,7 +20,7 @@ from .reading import month_of
 
 #: The columns of an entry, in the order of `Entry`.
 ENTRY_FIELDS = Entry.__struct_fields__
-#: The columns that a correction writes, in this order; others are 0.
+#: The columns that a correction writes, in this order.
 INSERTED = (
     "id", "app", "provider", "model", "request_id", "day", "at", "bound", "settled_at", "billed",
     "kind", "input", "read", "written", "output", "saved", "read_by_others", "labels", "corrects",

@@ -169,7 +169,7 @@ class SqliteStore(SmallTables):
 
     def audited(self, request_ids: Sequence[str]) -> None:
         ids = msgspec.json.encode(request_ids).decode()
-        self._commits.put_quietly(TableChange(_AUDITED, (ids,)))
+        self._commits.put_without_waking(TableChange(_AUDITED, (ids,)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         def read() -> list[UnauditedEntry]:

@@ -120,7 +120,7 @@ class Sessions:
         """The sessions of cookies, which count as used now."""
         found = {self._hash(cookie): cookie for cookie in cookies}
         if self._shared is not None:
-            self._know(found, await self._shared.find([*found]))
+            self._apply_shared(found, await self._shared.find([*found]))
         sessions = []
         for digest in found:
             session = self._open.get(digest)
@@ -133,7 +133,9 @@ class Sessions:
             sessions.append(session)
         return sessions
 
-    def _know(self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]) -> None:
+    def _apply_shared(
+        self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]
+    ) -> None:
         """Applies logins, requests and logouts of other nodes."""
         for digest, cookie in cookies.items():
             login, session = logins.get(digest), self._open.get(digest)

@@ -40,7 +40,7 @@ READ = ("GET", "HEAD")
 class MethodNotAllowed(RequestRejected):
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
         self.allowed = ", ".join(allowed)
-        super().__init__(f"{method[:20]} is not allowed here, but {self.allowed}", status=405)
+        super().__init__(f"{method[:20]} is not allowed here; use {self.allowed}", status=405)
 
 
 def check_method(exchange: HttpExchange, *allowed: str) -> None:
@@ -92,11 +92,11 @@ async def read_form(exchange: HttpExchange) -> dict[str, str]:
     """The fields of a form. Raises `RequestRejected` if it is not a form or has a field twice."""
     declared = exchange.headers.get("content-length", "")
     if not (declared.isascii() and declared.isdecimal()):
-        raise RequestRejected("a form has a content-length", status=411)
+        raise RequestRejected("a form needs a content-length", status=411)
     if len(declared) > 9 or int(declared) > _LARGEST_FORM:
-        raise TooLarge(f"a form has at most {_LARGEST_FORM:,} bytes", status=413)
+        raise TooLarge(f"a form may have at most {_LARGEST_FORM:,} bytes", status=413)
     if exchange.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise RequestRejected(f"a form is sent as {_FORM}", status=415)
+        raise RequestRejected(f"a form must be sent as {_FORM}", status=415)
     body = await exchange.read_body()
     try:
         pairs = parse_qsl(

@@ -112,7 +112,7 @@ def _app_reply(call: AppCall, flight: InFlight, reply: Reply, record: Record) ->
         most_usage=most,
         cost_usd=call.shown_usd if call.hidden else flight.cost_usd,
         verdict=flight.verdict,
-        notices=without_details(record.notices),
+        notices=public_notices(record.notices),
         attempts=record.attempts,
     )
 
@@ -138,7 +138,7 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     return tuple((name, redactor(headers[name])) for name in names)
 
 
-def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+def public_notices(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
     """The notices for other programs, without internal details of a failure."""
     if not any(notice.code in STEPS for notice in notices):
         return notices

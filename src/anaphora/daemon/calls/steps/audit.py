@@ -21,7 +21,7 @@ from anaphora.daemon.shared_state import SharedState
 from anaphora.errors import Denied
 from anaphora.values import Notice
 
-from .answer import without_details
+from .answer import public_notices
 
 #: Maximum number of kept calls: per app, and in total.
 _MOST_OF_APP, _MOST_APPS = 256, 64
@@ -51,7 +51,7 @@ class AuditCall(CallStep):
             notices = flight.guarded("audit_failed", (), self._add_row, call, flight, record)
             notices += flight.take_notices()
             if notices and call.reply is not None:
-                call.reply.notices += without_details(notices)
+                call.reply.notices += public_notices(notices)
 
     def _add_row(self, call: AppCall, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         assert self._audit is not None

@@ -16,7 +16,7 @@ from anaphora.canonical import string
 from anaphora.catalog import CacheRules
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.target import Target
-from anaphora.daemon.access.granted_models import hides_model, without_bound
+from anaphora.daemon.access.granted_models import hides_model, no_bound_error
 from anaphora.daemon.access.isolation import app_key, keys_separate, salt_field
 from anaphora.daemon.calls import translation
 from anaphora.daemon.calls.call import AppCall, CallOutcome
@@ -91,7 +91,7 @@ class PlanRequest(CallStep):
             else:
                 call.bound = bound_of(call, prepared, target)
         except NotGranted as error:
-            raise without_bound(error, target, tools.granted.nearest(app, target.model)) from None
+            raise no_bound_error(error, target, tools.granted.nearest(app, target.model)) from None
         if facts is not None and facts.handles and not call.grown:
             call.grown = await tools.history.begin(app.id, facts, call.bound.output_tokens)
         grant = app.grant.llm
@@ -100,7 +100,7 @@ class PlanRequest(CallStep):
             call.rated = await tools.rates.admit(app, counted + call.bound.output_tokens)
 
     def after(self, call: AppCall, outcome: CallOutcome) -> None:
-        """Remembers the call if it was answered: later calls are not compared with failed ones."""
+        """Marks a call that failed, so that later calls are not compared with it."""
         remembered, flight = call.remembered, call.flight
         assert flight is not None
         if outcome.error is not None and remembered is not None and flight.reply is None:
@@ -193,7 +193,7 @@ class PlanRequest(CallStep):
             path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
         elif not face.model_in_path:
             path = rendered.envelope.path
-        asked, sent_headers = self._asked(call, target, request)
+        asked, sent_headers = self._recorded_call(call, target, request)
         return PreparedRequest(
             call=asked,
             rendered=read.rendered,
@@ -205,7 +205,7 @@ class PlanRequest(CallStep):
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
 
-    def _asked(
+    def _recorded_call(
         self, call: AppCall, target: Target, request: WireRequest
     ) -> tuple[Call, tuple[tuple[str, str], ...]]:
         """The call for the record of a request that is passed through, and its headers."""
@@ -367,7 +367,7 @@ def _fixed_parts(
     dialect: tuple[tuple[str, str], ...],
     given: tuple[tuple[str, str], ...],
 ) -> tuple[Call, tuple[tuple[str, str], ...]]:
-    """The call of a record and the headers, memoized because many requests share them."""
+    """The call of a record and the headers, which many requests share."""
     params = Params(max_tokens=max_tokens, service_tier=tier or None)
     headers = {"content-type": "application/json"}
     if version:

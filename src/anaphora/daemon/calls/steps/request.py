@@ -12,12 +12,12 @@ from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_capabilities, check_grant, check_prompt, is_granted
 from anaphora.daemon.access.granted_models import (
     FIELD,
-    asked_for,
-    name_of_keeper,
+    model_error,
+    named_targets,
     names_stored_prompt,
     prompt_targets,
     refusal,
-    refused_model,
+    storing_provider,
 )
 from anaphora.daemon.calls.call import AppCall, CallTools
 from anaphora.daemon.calls.clamping import clamp_call, clamp_request
@@ -108,7 +108,7 @@ class PermitCall(CallStep):
         if named is None and model in names and model in pool.routes:
             named, model = model, None  # the name of a route stands for its models
         if call.stored_at is not None:
-            named = name_of_keeper(app.grant.llm, pool.routes, named, call.stored_at)
+            named = storing_provider(app.grant.llm, pool.routes, named, call.stored_at)
         if named is not None:
             self._check_named(call, named, model)
         elif not names:
@@ -123,13 +123,13 @@ class PermitCall(CallStep):
             near = granted.nearest(app, model)
             raise InvalidRequest(problem.reason + near, path="model") from None
         if named is None and model is not None and hops:
-            targets, hops = asked_for(model, targets, hops)
+            targets, hops = named_targets(model, targets, hops)
         models = [target.model for target in targets]
         if model is not None and model not in models and not _is_alias(model, targets):
             models.append(model)  # a route may answer with other models
         for each in models:
             if not is_granted(each, app.grant.llm.models):
-                raise refused_model(app, each, pool, granted.models(app))
+                raise model_error(app, each, pool, granted.models(app))
         if call.stored_at is not None:
             targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
             if not targets:

@@ -163,7 +163,7 @@ class Epoch:
         self.id, self.lane = id, 0
         if before:
             _log.error(
-                "node %s was silent, and was taken for dead: it goes on as #%d (before: #%d); its"
+                "node %s was silent, and was declared dead: it goes on as #%d (before: #%d); its"
                 " calls under way are charged at their bound until they settle",
                 self.name, id, before,
             )  # fmt: skip
@@ -178,12 +178,12 @@ class Epoch:
                 self._tasks.add(task)
                 task.add_done_callback(self._done)
         except Exception:
-            _log.exception("a callback of a node that was taken for dead failed")
+            _log.exception("a callback of a node that was declared dead failed")
 
     def _done(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()):
-            _log.error("a callback of a node that was taken for dead failed", exc_info=problem)
+            _log.error("a callback of a node that was declared dead failed", exc_info=problem)
 
 
 class Keeper:
@@ -326,7 +326,7 @@ class Keeper:
                     await self._swept(callback, connection, node)
         if name is not None:
             _log.warning(
-                "node %s (#%d) is silent, and was taken for dead; settled at their bound: %s",
+                "node %s (#%d) is silent, and was declared dead; settled at their bound: %s",
                 name, node, counted(recovered.count - recovered.unsent, "hold"),
             )  # fmt: skip
         return recovered
@@ -340,7 +340,7 @@ class Keeper:
         except Exception:
             if connection.is_closed():
                 raise
-            _log.exception("a callback for node #%d, which was taken for dead, failed", node)
+            _log.exception("a callback for node #%d, which was declared dead, failed", node)
 
     async def close(self) -> None:
         """Ends this node. Its open holds are settled at their bound."""

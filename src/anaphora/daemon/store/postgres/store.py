@@ -237,7 +237,7 @@ class PostgresStore(SmallTables):
         await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
 
     def audited(self, request_ids: Sequence[str]) -> None:
-        self._writer.put_quietly(TableChange(AUDITED, (list(request_ids),)))
+        self._writer.put_without_waking(TableChange(AUDITED, (list(request_ids),)))
 
     async def unaudited(self) -> list[UnauditedEntry]:
         async with self._reports.connection() as connection:
