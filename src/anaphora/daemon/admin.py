@@ -39,35 +39,35 @@ _MOST_SECONDS = 366 * DAY
 Seconds = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
+class AdminParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of the params of all administrator's methods."""
 
 
-class AppParams(_Params, frozen=True):
+class AppParams(AdminParams, frozen=True):
     app: str
 
 
-class RotateParams(_Params, frozen=True):
+class RotateParams(AdminParams, frozen=True):
     app: str
     overlap: Seconds = _OVERLAP
     """How long earlier tokens stay valid."""
 
 
-class RevokeParams(_Params, frozen=True):
+class RevokeParams(AdminParams, frozen=True):
     app: str
     token: str | None = None
     """The id of one token; by default all tokens of the app."""
 
 
-class AdminTokenParams(_Params, frozen=True):
+class AdminTokenParams(AdminParams, frozen=True):
     lifetime: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)] = _LIFETIME
 
 
-class TokenParams(_Params, frozen=True):
+class TokenParams(AdminParams, frozen=True):
     token: str
 
 
-class NoParams(_Params, frozen=True):
+class NoParams(AdminParams, frozen=True):
     pass
 
 

@@ -164,6 +164,12 @@ def with_members(body: bytes, members: Members, changes: Mapping[str, bytes]) ->
     return b"".join(pieces)
 
 
+def member_object(members: Members, name: str) -> Members:
+    """The members of an object in a field; empty if the field is absent or not an object."""
+    raw = bytes(members.get(name, b""))
+    return decode_members(raw) if raw.startswith(b"{") else {}
+
+
 #: The smallest thinking budget that Anthropic accepts.
 _SMALLEST_BUDGET = 1024
 

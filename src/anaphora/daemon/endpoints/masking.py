@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.calls.translation import with_members
+from anaphora.daemon.calls.translation import member_object, with_members
 from anaphora.redaction import MASK, looks_like_key
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
@@ -121,9 +121,9 @@ def without_cache_counts(body: bytes) -> bytes:
     changes = {}
     if members.get(_DIAGNOSTICS, _NULL) != _NULL:
         changes[_DIAGNOSTICS] = b"null"
-    usage = _object(members, "usage")
+    usage = member_object(members, "usage")
     for name in _DETAILS:
-        if details := _object(usage, name):
+        if details := member_object(usage, name):
             counts = {count: msgspec.Raw(b"0") for count in _COUNTS if count in details}
             usage[name] = msgspec.Raw(encode_members({**details, **counts}))
             changes["usage"] = encode_members(usage)
@@ -153,7 +153,7 @@ def _changed_result(
     except DECODE_ERRORS:
         return line
     for outer, inner in (("result", "message"), ("response", "body")):
-        if not (held := _object(members, outer)):
+        if not (held := member_object(members, outer)):
             continue
         found = bytes(members[outer])
         if bytes(held.get(inner, b""))[:1] == b"{":
@@ -181,8 +181,3 @@ def _changed_event(line: bytes, change: Callable[[bytes], bytes]) -> bytes:
 def _number(members: Members, name: str) -> int:
     raw = bytes(members.get(name, b""))
     return int(raw) if raw.isdigit() else 0
-
-
-def _object(members: Members, name: str) -> Members:
-    raw = bytes(members.get(name, b""))
-    return decode_members(raw) if raw[:1] == b"{" else {}

@@ -280,21 +280,6 @@ class HomeLock:
             self._descriptor = -1
 
 
-def lock_holder(path: Path) -> int | None:
-    """The process that runs on a home, or None."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _process_in(descriptor) or 0
-    finally:
-        os.close(descriptor)
-    return None
-
-
 def _process_in(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from anaphora.audit.envelope import CorrectionRow
 from anaphora.audit.log import AuditLog
 from anaphora.daemon.access.grants import NANO, dollars
-from anaphora.daemon.admin import Admin
+from anaphora.daemon.admin import Admin, AdminParams
 from anaphora.daemon.home.extensions import APP_ID
 from anaphora.daemon.store import LARGEST_AMOUNT, CorrectedEntry, Entry, EntryQuery, Store
 from anaphora.errors import AnaphoraError, InvalidRequest
@@ -32,11 +31,7 @@ _PLACE = re.compile(r"[0-9a-f]{12,64}(\.[0-9]{4,8})?", re.ASCII)
 _AUDIT_SECONDS = 10.0
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
-
-
-class EntriesParams(_Params, frozen=True):
+class EntriesParams(AdminParams, frozen=True):
     app: str | None = None
     since: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     """Seconds since 1970."""
@@ -45,7 +40,7 @@ class EntriesParams(_Params, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)] = 100
 
 
-class CorrectParams(_Params, frozen=True):
+class CorrectParams(AdminParams, frozen=True):
     entry: str
     usd: str
     """The actual cost of the call, in decimal digits."""

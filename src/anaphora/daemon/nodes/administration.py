@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora.daemon.admin import Admin, NoParams
+from anaphora.daemon.admin import Admin, AdminParams, NoParams
 from anaphora.daemon.home.extensions import Grants
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.lane import Lane
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all params."""
-
-
-class ApplyParams(_Params, frozen=True):
+class ApplyParams(AdminParams, frozen=True):
     text: str
     """As in extensions.yaml."""
     file: str = "<text>"
@@ -35,12 +31,12 @@ class ApplyParams(_Params, frozen=True):
     by: str = "an administrator"
 
 
-class ShowParams(_Params, frozen=True):
+class ShowParams(AdminParams, frozen=True):
     generation: int | None = None
     """By default the latest."""
 
 
-class DrainParams(_Params, frozen=True):
+class DrainParams(AdminParams, frozen=True):
     node: str
     undo: bool = False
 

@@ -28,6 +28,7 @@ from anaphora.daemon.calls.translation import (
     fill_max_tokens,
     fill_store,
     max_tokens_to_fill,
+    member_object,
     with_members,
 )
 from anaphora.daemon.faces import face_of
@@ -42,7 +43,7 @@ from anaphora.traffic.matching import RememberedCall
 from anaphora.traffic.planning import ReadRequest, own_plan, read_split
 from anaphora.values import Notice
 from anaphora.wire.body_memory import DecodedBody
-from anaphora.wire.reading import Members, decode_members, known_text
+from anaphora.wire.reading import Members, known_text
 from anaphora.wire.splicing import splice
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def _changes(
     if other and not hides_model(call.request):
         changes["model"] = string(target.model)
     if stream and face.usage_on_request and not _omits(target, "stream_options"):
-        options = _object(members, "stream_options")
+        options = member_object(members, "stream_options")
         if bytes(options.get("include_usage", b"")) != b"true":
             options["include_usage"] = msgspec.Raw(b"true")
             changes["stream_options"] = msgspec.json.encode(options)
@@ -374,8 +375,3 @@ def _fixed_parts(
         headers["anthropic-version"] = version
     merged = tuple({**headers, **dict(dialect), **dict(given)}.items())
     return Call(ir=_NO_PROMPT, model=model, params=params), merged
-
-
-def _object(members: Members, name: str) -> Members:
-    raw = bytes(members.get(name, b"null"))
-    return decode_members(raw) if raw.startswith(b"{") else {}
