@@ -312,7 +312,7 @@ def _limit(nano: int | None) -> str:
 
 def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any]:
     """A provider or route, with the models of llm.yaml that the grant allows and refuses there.
-    `any_model`: it may be asked for models that llm.yaml does not name."""
+    `any_model`: it also accepts models that llm.yaml does not name."""
     hops = config.routes.get(name)
     any_model = False
     if hops is None:

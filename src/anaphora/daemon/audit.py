@@ -61,7 +61,7 @@ def audit_place(home: Home, config: DaemonConfig) -> Path | PostgresLog:
     address = store_address(home, config)
     if address is None:
         return home.audit
-    # The key of digests is not in the database, and no file of its own has to be copied.
+    # A derived key, so that the digest key is neither in the database nor in a file to copy.
     return PostgresLog(address, key=derived_key(home, "audit log"), row_key=row_key(home))
 
 

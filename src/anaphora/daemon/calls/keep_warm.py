@@ -77,7 +77,7 @@ class PausedConversation:
         self.due: float | None = None
         """When the prefix is to be refreshed."""
         self.running: set[str] = set()
-        """Calls of the conversation that are under way."""
+        """Running calls of the conversation."""
         self.task: asyncio.Task[None] | None = None
         self.pause = PauseRefreshes()
         self.began = 0.0
@@ -107,7 +107,7 @@ class PrefixRefresher:
         self._grants: dict[str, AppGrant] = {}
         self._conversations: OrderedDict[str, PausedConversation] = OrderedDict()
         self._calls: dict[str, PausedConversation] = {}
-        """The conversations of calls that are under way."""
+        """The conversations of running calls."""
         self._bytes = 0
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -43,14 +43,14 @@ class SharedCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SharedConversation(msgspec.Struct, frozen=True, array_like=True):
-    """A conversation as it is saved for other nodes: figures, places of markers and digests."""
+    """A conversation saved for other nodes: figures, places of markers and digests."""
 
     conversation: str
     hints: tuple[bytes, bytes]
     calls: tuple[SharedCall, ...]
     """The last one or two, the latest at the end."""
     last: bytes
-    """What is known of the last blocks of the latest prompt."""
+    """The entries (`saved_blocks`) of the last blocks of the latest prompt."""
     planner: SavedPlanner | None
     changing: int
     seen: int

@@ -294,12 +294,12 @@ class AdaptedParams:
         highest = target.endpoint.max_temperature
         if params.temperature is not None and params.temperature > highest:
             self.changes["temperature"] = None
-            text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
+            text = f"{target.endpoint.id} accepts a temperature up to {highest:g}; left out"
             self.notices.append(Notice("temperature_left_out", text, "temperature"))
         if self._wire is None or self._wire == target.endpoint.base_wire:
             return
         if params.n is not None and params.n > 1:
-            reason = f"{target.endpoint.id} gives one choice a call here; asked for {params.n}"
+            reason = f"{target.endpoint.id} returns one choice per call here; {params.n} requested"
             raise InvalidRequest(reason, path=face_of(self._wire).choices_field)
         face = face_of(target.endpoint.base_wire)
         if params.reasoning is not None and face.budgets_thinking:

@@ -129,7 +129,7 @@ def _prompt_tokens(
     if count:
         tokens += overhead.tools + overhead.tool * count
     if media.audio:
-        raise _NoBound("audio has prices of its own, which are unknown")
+        raise _NoBound("audio has its own prices, which are unknown")
     if media.images or media.documents:
         tokens += media.images * most.media.image
         documents = media.documents * most.media.document

@@ -164,7 +164,7 @@ class Epoch:
         if before:
             _log.error(
                 "node %s was silent, and was declared dead: it goes on as #%d (before: #%d); its"
-                " calls under way are charged at their bound until they settle",
+                " running calls are charged at their bound until they settle",
                 self.name, id, before,
             )  # fmt: skip
             for callback in self.on_fenced:

@@ -104,7 +104,7 @@ async def move(
     keep: bool = True,
     progress: Progress | None = None,
 ) -> MovedStore:
-    """Copies a store, and the audit log, into an empty database. The source stays as it is; no
+    """Copies a store, and the audit log, into an empty database. The source is not changed; no
     daemon may use it. An anchor, signed with `audit_key`, names the end of the log. If `keep` is
     false, everything is copied and checked, then rolled back. Raises `Io` for a source that is not
     sound, `InvalidConfig` for a target that is not empty."""

@@ -193,7 +193,7 @@ class PostgresStore(SmallTables):
 
     @property
     def _nodes(self) -> Keeper:
-        assert self._keeper is not None, "a command is no node"
+        assert self._keeper is not None, "a command is not a node"
         return self._keeper
 
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +232,7 @@ class PostgresStore(SmallTables):
     # ── Audit marks ──────────────────────────────────────────────────────────────────────────────
 
     async def begin_audit(self, epoch: int) -> None:
-        assert self._epoch is not None, "a command is no node"
+        assert self._epoch is not None, "a command is not a node"
         self._epoch.audits = bool(epoch)
         await self._change("UPDATE nodes SET audits = $1 WHERE id = $2", bool(epoch), self.node_id)
 
