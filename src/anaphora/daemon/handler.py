@@ -245,7 +245,7 @@ class DaemonHandler:
         if problems or read_on or down:
             local = peer.address == SOCKET or is_loopback(peer.address)
             local = local and not is_forwarded(exchange)
-            # They name apps and their activity, so only administrators see them.
+            # They name apps and their activity: shown to local callers and administrators only.
             shown = local or self._directory.is_admin(token, peer)
             if problems:
                 body["problems"] = problems if shown else len(problems)
