@@ -143,7 +143,7 @@ def test_a_program_whose_wire_no_provider_has(command: Command, home: Home) -> N
 def test_mistakes(command: Command, home: Home) -> None:
     for words, reason in (
         (("--for", "emacs"), "unknown program 'emacs'; there are claude-code, codex"),
-        (("--write",), "--write and --url go with --for"),
+        (("--write",), "--write and --url need --for"),
         (("--for", "codex", "--url", "llm.lan"), "--url: is not a URL"),
     ):
         done = command("apps", "add", "me", *words)

@@ -223,7 +223,10 @@ def test_what_fails_before_the_command_starts(
         ("replay --", "No command to run. Write: anaphora replay -- COMMAND..."),
         ("replay python agent.py", "To run a command, write: anaphora replay -- python agent.py"),
         ("replay verfy DIR", "Did you mean 'verify'?"),
-        ("replay --pace verify DIR", "--pace goes with a command after --, not with 'verify'"),
+        (
+            "replay --pace verify DIR",
+            "--pace needs a command after --; it cannot be used with 'verify'",
+        ),
         ("record", "Missing argument"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_store_is_moved_with_its_audit_log_and_nothing_is_lost(
 ) -> None:
     before = {name: (home / name).read_bytes() for name in ("store.sqlite",)}
     trial = run("store", "move", "--home", str(home), "--dry-run")
-    assert "ok, and nothing was kept" in trial.stdout, trial.stderr
+    assert "ok; nothing was moved" in trial.stdout, trial.stderr
     assert rows(postgres_place, "SELECT count(*) FROM entries") == [(0,)]
 
     source = verify(home / "audit")

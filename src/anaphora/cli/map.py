@@ -86,7 +86,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Path:
-        """Of the results."""
+        """The file of the results."""
         if self.results is not None:
             return self.results
         name = self.file.name.removesuffix(".jsonl").removesuffix(".ndjson")
@@ -168,7 +168,7 @@ def command(**given: Any) -> None:
     """
     options = _Options(**given)
     if options.emulate and options.config is not None:
-        raise click.UsageError("--emulate and --config exclude each other")
+        raise click.UsageError("--emulate or --config, not both")
     if options.system is not None and options.system_file is not None:
         raise click.UsageError("--system or --system-file, not both")
     if str(options.file) == "-" and options.results is None:
@@ -353,7 +353,7 @@ def _report(
         resumed = f", {progress.resumed:,} of them earlier" if progress.resumed else ""
         click.echo(f"{progress.done:,} of {progress.total:,} done{resumed}: {_figures(progress)}")
         if progress.warmup_usd:
-            click.echo(f"${progress.warmup_usd:.4f} of it for writing the cache before")
+            click.echo(f"${progress.warmup_usd:.4f} of it for pre-warming")
         click.echo(f"results: {options.place}")
     if not options.as_json:
         report_problems(

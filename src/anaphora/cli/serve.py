@@ -88,7 +88,7 @@ def command(
     from anaphora.daemon.server import serve
 
     if as_json and not check:
-        raise click.UsageError("--json goes with --check")
+        raise click.UsageError("--json needs --check")
     options = ServeOptions(
         home=home,
         host=host,
@@ -125,7 +125,7 @@ def _echo(text: str) -> None:
 def _check(options: ServeOptions, as_json: bool) -> None:
     from anaphora.daemon.checking import check_home
 
-    from .terminal import print_report  # with rich, which a daemon has no use for
+    from .terminal import print_report  # imports rich, which the daemon does not need
 
     try:
         found = check_home(options)

@@ -246,7 +246,7 @@ def _move_lines(done: moving.MovedStore) -> Iterator[Line]:
     if done.kept:
         yield "ok: counts, sums and the chain are the same in both"
     else:
-        yield "ok, and nothing was kept: run it without --dry-run"
+        yield "ok; nothing was moved: run it without --dry-run"
 
 
 @contextmanager

@@ -112,8 +112,8 @@ def command(
 
 
 def _unknown_there(provider: str, model: str) -> Iterator[Notice]:
-    """A notice if a provider is not known to have a model. A server of one's own may have any that
-    is not a maker's."""
+    """A notice if a provider is not known to have a model. A self-hosted server may have any model
+    without a known maker."""
     if catalog.profile(provider, model).known:
         return
     maker = catalog.maker_of(model)
