@@ -31,8 +31,6 @@ from .redact import Edit, edited
 from .rules import MatchRules, bounded, without_surrogates
 from .secret_forms import spread_edits, strings_by_index, strings_by_name
 
-#: Variables whose values are put into responses.
-_DIRECTORIES = ("cwd", "pwd", "home", "tmp")
 #: Shorter values are in ordinary texts; `/` is in every path.
 _SHORTEST = 4
 #: How programs write a date.

@@ -20,19 +20,19 @@ from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
 _DEEP = 4
-#: A schema that is nested deeper is taken to be endless.
+#: A schema that is nested deeper counts as infinite.
 _DEEPEST = 40
 _ATTEMPTS = 12
 _UNIQUE_ATTEMPTS = 101
 _COMPILED = 512
-#: What one schema may ask for: more would keep the server from its other requests.
+#: Limits for one schema: more would delay other requests.
 _MOST_VALUES = 5_000
 _LONGEST_TEXT = 100_000
 #: Characters of a text before it repeats itself.
 _VARIED_TEXT = 400
 #: Characters of generated text, or of compared JSON, for one step.
 _TEXT = 16
-#: A validation takes a step for so many times that a part of the schema meets a part of the value.
+#: Pairs of a schema part and a value part that are validated in one step.
 _MEETINGS = 64
 #: Steps for trying the likely texts on a pattern.
 _MATCHES = 2_000
@@ -126,7 +126,7 @@ class _Generator:
         raise UnsatisfiableSchema("none of its alternatives can be satisfied")
 
     def _shortest_first(self, options: list[Any]) -> list[Any]:
-        # The list is kept with its order: another one may get the id of one that is gone.
+        # The list itself is kept: the id of a freed one could be reused.
         known = self._by_length.get(id(options))
         if known is None:
             lengths = [len(msgspec.json.encode(option)) for option in options]
@@ -345,14 +345,14 @@ def _compile(schema: str) -> _CompiledSchema:
 
 
 class SchemaGenerator:
-    """Generates values; the schemas it was given last stay compiled."""
+    """Generates values; recent schemas stay compiled."""
 
     def __init__(self) -> None:
         self._compiled = BoundedMap[str, _CompiledSchema](_COMPILED)
         self._work = StepLimit()
 
     def begin_request(self) -> None:
-        """Gives the values of the next request their work."""
+        """Resets the step limit for the next request."""
         self._work = StepLimit()
 
     def generate(self, schema: str, seed: bytes) -> str:
