@@ -270,7 +270,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{counted(finding.tokens, 'token')} behind it")
+        costs.append(f"{counted(finding.tokens, 'token')} after it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")

@@ -283,7 +283,7 @@ MISSED: tuple[Result, ...] = ("partial", "miss")
 
 
 def detail_lines(verdict: Verdict) -> Iterator[Line]:
-    """Lines behind the sentence: further causes, both excerpts of a change, the prediction."""
+    """Lines after the sentence: further causes, both excerpts of a change, the prediction."""
     for cause in verdict.other_causes:
         yield f"    and {cause.text}"
     if verdict.change is not None:

@@ -162,7 +162,7 @@ def to_file(fixture: Fixture) -> bytes:
 
 
 def _fields(fixture: Fixture) -> dict[str, Any]:
-    """The stored fields behind those of `beginning`."""
+    """The stored fields after those of `beginning`."""
     fields = {name: getattr(fixture, name) for name in Fixture.__struct_fields__[3:]}
     fields["request"] = _stored(fixture.request)
     fields["pieces"] = [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]

@@ -1,5 +1,4 @@
-"""Billed calls with their context: the previous call, the time between, and certain facts of
-both."""
+"""Billed calls with their context: the previous call, the time between, and facts about both."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ from anaphora.values import TTL_SECONDS, Ttl
 #: The longest duration assumed for a call of which only the end is recorded.
 _LONGEST_CALL = 600.0
 
-#: A follow-up comes within so many seconds. A miss then has other reasons than time.
+#: Seconds within which a call is a follow-up: a miss then has other reasons than time.
 FOLLOW_UP = 300.0
 
 _KINDS: dict[object, Kind] = {"tool_use": Kind.TOOL_CALL, "tool_result": Kind.TOOL_RESULT}
 
 
 class Between(NamedTuple):
-    """Seconds: at least, at most."""
+    """A range of seconds."""
 
     least: float
     most: float
@@ -105,12 +104,12 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """When it began, in the file's seconds."""
     before: BilledTraceCall | None
     appended: bool
-    """By the recording it begins with all that the previous call sent."""
+    """By the recording, it begins with the whole prompt of the previous call."""
     same: bool
-    """And nothing unrecorded can have changed since: the system prompt is recorded, or there were
-    only replies and tool results."""
+    """`appended`, and nothing unrecorded can have changed: the system prompt is recorded, or only
+    replies and tool results were added."""
     whole: bool
-    """All that was sent is recorded."""
+    """The whole prompt is recorded."""
     alone: bool
     """No other recorded call has sent more of this prompt than the previous call did."""
     in_loop: bool
@@ -122,9 +121,9 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     written: Between | None
     """When its cache entry was written: by itself, or by an earlier call if it has only read."""
     untouched: float | None
-    """Seconds, at least, since any recorded call used the whole prompt of the previous call."""
+    """Minimum of seconds since any recorded call used the whole prompt of the previous call."""
     answer: int | None
-    """Estimated tokens of the previous call's reply, as it is sent back."""
+    """Estimated tokens of the previous call's reply when it is sent back."""
 
     @property
     def marked(self) -> bool:
@@ -142,7 +141,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rest(self) -> float | None:
-        """Seconds, at least, since the previous call ended."""
+        """Minimum of seconds since the previous call ended."""
         if self.before is None or self.began is None or self.before.sent.t_end is None:
             return None
         return self.began.least - self.before.sent.t_end
@@ -180,7 +179,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.markers[-1] if self.markers else self.positions.end(self.sent)
 
     def marker_near(self, entry: int) -> int:
-        """The nearest marker at or behind an entry; the last one if all are before it."""
+        """The nearest marker at or after an entry; the last one if all are before it."""
         marked = self.markers or [self.positions.end(self.sent)]
         return next((position for position in marked if position >= entry), marked[-1])
 
@@ -208,7 +207,8 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def expected(self) -> bool:
-        """Whether this prompt begins with the previous call's entry, and that is within reach."""
+        """Whether this prompt begins with the previous call's entry, and the look-back reaches
+        it."""
         before = self.before
         if before is None or not self.same or not self.reachable:
             return False
@@ -217,7 +217,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def follows(self) -> bool:
-        """Whether it comes soon after the previous call, with all of that cached, but not so soon
+        """Whether it comes soon after the previous call, whose prompt is cached, but not so soon
         that the write may be invisible."""
         before, gap = self.before, self.gap
         if before is None or gap is None or not self.expected:
@@ -276,22 +276,22 @@ def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
 
 
 class _SentPrompts:
-    """The prompts of an account's earlier calls, and when each was last sent, at the latest."""
+    """The prompts of an account's earlier calls, and the latest time at which each was sent."""
 
     def __init__(self) -> None:
         self._tree = PrefixTree()
 
     def last_sent(self, prompt: SentBlocks, blocks: int) -> float | None:
-        """When some call last sent the first blocks of a prompt."""
+        """When a call last sent the first blocks of a prompt."""
         chain = self._tree.chain_of(prompt.key(blocks - 1)) if blocks else None
         when = math.inf if chain is None else chain.last_used(blocks - 1)
         return when if math.isfinite(when) else None
 
     def add(self, prompt: SentBlocks, when: float | None) -> int:
-        """Adds a call; how many leading blocks some call has sent before."""
+        """Adds a call, and returns how many of its leading blocks an earlier call has sent."""
         view = prompt.prompt()
         match = self._tree.match(view, view.key)
-        # An unknown time may be any.
+        # An unknown time may be any time.
         self._tree.add(view, view.key, match, math.inf if when is None else when)
         return match.position + 1
 
@@ -308,7 +308,7 @@ class _Conversation:
         self._noted = False
 
     def next(self, index: int, prompts: _SentPrompts) -> BilledTraceCall | None:
-        """The call, when it was billed."""
+        """The call, if it was billed."""
         replay, trace = self.replay, self.replay.trace
         call, before = trace.calls[index], self._last
         sent = replay.sent(call)
@@ -381,7 +381,7 @@ def _written(
 
 
 def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | None:
-    """When a call used its prompt, at the latest: lifetimes may count from its response."""
+    """The latest time at which a call used its prompt: lifetimes may count from its response."""
     if began is None:
         return None
     from_response = rules.ttl_from.value != "request_start" and call.ended is not None

@@ -261,7 +261,7 @@ def _thinking(request: CheckedRequest) -> None:
             reason = "text content blocks must contain non-whitespace text"
             raise _rejected_at(f"messages.{index}", reason)
         kind = text(blocks[-1][1].get("type"))
-        # Another assistant message behind it belongs to the same turn.
+        # Another assistant message after it belongs to the same turn.
         if kind in _THINKING and index + 1 not in assistants:
             reason = f"The final block in an assistant message cannot be `{kind}`."
             raise _rejected_at(f"messages.{index}", reason)

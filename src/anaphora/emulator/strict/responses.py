@@ -69,7 +69,7 @@ def _kind(item: Object) -> str:
 
 
 def _item_order(request: CheckedRequest) -> None:
-    """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
+    """Calls and their outputs, reasoning and the item after it, compaction at the end."""
     items = [(_kind(item), item) for _, item in request.messages]
     _tool_pairs(request, items)
     for index, (kind, item) in enumerate(items):
