@@ -324,7 +324,7 @@ def test_variables_of_a_folder(run: Any, moved: tuple[Path, Path, list[str]]) ->
     words = ("replay", "variables", str(made), str(other), "--write")
     refused = run(*words)
     assert refused.returncode == 2
-    assert "is signed, and a change invalidates the signature: give --sign FILE" in refused.stderr
+    assert "is signed, so a change needs a signature: give --sign FILE" in refused.stderr
     assert not (made / "replay.toml").exists()
     assert run(*words, "--sign", str(made.parent / "key")).returncode == 0
     assert run("replay", "verify", str(made)).returncode == 0

@@ -369,7 +369,7 @@ class FixtureStore:
 
     def _check_signed(self) -> None:
         if self._sign is None and is_signed(self.folder):
-            reason = "is signed, and a change invalidates the signature: give its key"
+            reason = "is signed, so a change needs a signature: give the key that signs it"
             raise InvalidRequest(f"{reason}, or remove {SIGNATURE}", path=str(self.folder))
 
     def _write_signature(self, *states: IndexState) -> None:
