@@ -28,7 +28,7 @@ from .provider_choice import (
     choose,
     complete_model,
     complete_provider,
-    emulated_or,
+    config_or_emulator,
     models_of,
     read_schema,
     split,
@@ -112,7 +112,7 @@ def command(**given: Any) -> None:
     stored = _stored(options)
     try:
         preview = options.preview
-        with emulated_or(options.config, emulate=options.emulate, preview=preview) as config:
+        with config_or_emulator(options.config, emulate=options.emulate, preview=preview) as config:
             chat = AskChat(
                 options,
                 config,

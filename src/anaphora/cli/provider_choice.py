@@ -181,7 +181,7 @@ def _default_model(config: AskConfig, name: str) -> str:
 
 
 @contextlib.contextmanager
-def emulated_or(
+def config_or_emulator(
     config: Path | None, *, emulate: bool, preview: bool = False
 ) -> Iterator[AskConfig]:
     """The configuration; with `emulate`, that of an emulator, which runs until the block ends."""

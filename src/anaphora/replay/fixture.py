@@ -20,7 +20,7 @@ each piece is on its own line, for readable diffs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -99,7 +99,11 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload(self) -> bytes:
         """The response's body."""
-        return b"".join([piece.data for piece in self.pieces])
+        return joined_pieces(self.pieces)
+
+
+def joined_pieces(pieces: Iterable[FixturePiece]) -> bytes:
+    return b"".join([piece.data for piece in pieces])
 
 
 class _Base64(msgspec.Struct, frozen=True):

@@ -115,7 +115,7 @@ class Player:
         self._misses: list[MissExplanation] = []
         self._differences: list[str] = []
         self._failures: list[str] = []
-        self._told = 0
+        self._raised = 0
         """How many failures `close` has already raised."""
 
     def __repr__(self) -> str:
@@ -159,12 +159,12 @@ class Player:
         key = key_of(request, self.rules, self._index.present)
         if self._records_all:
             return self._begin(request, key, exact)
-        fixture = self._next(key.key) or self._next_elsewhere(request)
+        fixture = self._next(key.key) or self._next_by_variables(request)
         if fixture is not None:
             return with_values(fixture, self._bind(fixture, request, key))
         return self._begin(request, key, exact) if self.mode == "new" else key
 
-    def _next_elsewhere(self, request: ReplayRequest) -> Fixture | None:
+    def _next_by_variables(self, request: ReplayRequest) -> Fixture | None:
         """The next recorded answer to a request that differs only in variables."""
         if not len(self.store):
             return None
@@ -342,7 +342,7 @@ class Player:
         """`flush`; raises `Io` if an answer could not be recorded since the last time."""
         self.flush()
         with self._lock:
-            new, self._told = self._failures[self._told :], len(self._failures)
+            new, self._raised = self._failures[self._raised :], len(self._failures)
         if new:
             count = counted(len(new), "answer was", "answers were")
             raise Io(f"{count} not recorded: {new[0]}")

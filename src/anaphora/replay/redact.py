@@ -32,7 +32,7 @@ from anaphora.client.transport.decoding import (
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.redaction import MASK, Redactor, is_placeholder
 
-from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .fixture import Fixture, FixtureHeaders, FixturePiece, joined_pieces
 from .rules import user_pattern, without_surrogates
 from .secret_forms import (
     SecretForm,
@@ -253,7 +253,7 @@ def fixture_of(
         stored = _error_pieces(redaction, stored)
     sent = _request_body(fixture.request, _header(request_headers, "content-encoding"))
     request = b"" if sent is None else redaction.body(sent)
-    altered = _joined(stored) != _joined(received) or request != sent
+    altered = joined_pieces(stored) != joined_pieces(received) or request != sent
     kept = tuple(each for each in fixture.headers if each[0].lower() not in NOT_STORED)
     return msgspec.structs.replace(
         fixture,
@@ -272,7 +272,7 @@ def fixture_of(
 def _error_pieces(
     redaction: Redaction, pieces: tuple[FixturePiece, ...]
 ) -> tuple[FixturePiece, ...]:
-    data = _joined(pieces)
+    data = joined_pieces(pieces)
     shown = redaction.error_body(data)
     return pieces if shown == data else (FixturePiece(pieces[-1].seconds, shown),)
 
@@ -281,11 +281,7 @@ def _request_body(body: bytes, encoding: str) -> bytes | None:
     """None for an unknown encoding: the body is not stored."""
     if not is_decodable(encoding):
         return None
-    return _joined(decoded([FixturePiece(0.0, body)], encoding))
-
-
-def _joined(pieces: Sequence[FixturePiece]) -> bytes:
-    return b"".join([each.data for each in pieces])
+    return joined_pieces(decoded([FixturePiece(0.0, body)], encoding))
 
 
 def _header(headers: FixtureHeaders, name: str) -> str:

@@ -26,7 +26,7 @@ import msgspec
 
 from anaphora.canonical import string
 
-from .fixture import Fixture, FixturePiece
+from .fixture import Fixture, FixturePiece, joined_pieces
 from .redact import Edit, edited
 from .rules import MatchRules, bounded, without_surrogates
 from .secret_forms import spread_edits, strings_by_index, strings_by_name
@@ -160,9 +160,9 @@ def with_values(fixture: Fixture, bound: Sequence[BoundVariable]) -> Fixture:
         return fixture
     insertion = _Insertion(values)
     pieces: Sequence[FixturePiece] = fixture.pieces
-    pieces = edited(pieces, insertion.edits(_joined(pieces)))
+    pieces = edited(pieces, insertion.edits(joined_pieces(pieces)))
     for groups in (strings_by_index, strings_by_name):
-        data = _joined(pieces)
+        data = joined_pieces(pieces)
         pieces = edited(pieces, spread_edits(data, groups(data), insertion.spread))
     if pieces is fixture.pieces:
         return fixture
@@ -219,7 +219,3 @@ def _written(value: str, data: bytes, place: re.Match[bytes]) -> bytes:
     for _ in range((backslashes + 1).bit_length() if quoted else 0):
         value = string(value)[1:-1].decode()
     return value.encode()
-
-
-def _joined(pieces: Sequence[FixturePiece]) -> bytes:
-    return b"".join([each.data for each in pieces])

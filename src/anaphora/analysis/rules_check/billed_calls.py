@@ -29,7 +29,7 @@ FOLLOW_UP = 300.0
 _KINDS: dict[object, Kind] = {"tool_use": Kind.TOOL_CALL, "tool_result": Kind.TOOL_RESULT}
 
 
-class Between(NamedTuple):
+class TimeRange(NamedTuple):
     """A range of seconds."""
 
     least: float
@@ -100,7 +100,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sent: TraceCall
     billed: TraceUsage
     positions: MarkerPositions
-    began: Between | None
+    began: TimeRange | None
     """When it began, in the file's seconds."""
     before: BilledTraceCall | None
     appended: bool
@@ -118,7 +118,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A change of parameters was noted before this call, so that their old values are known."""
     ttl: Ttl | None
     """The TTL of the last part of its cache entry, by its bills."""
-    written: Between | None
+    written: TimeRange | None
     """When its cache entry was written: by itself, or by an earlier call if it has only read."""
     untouched: float | None
     """Minimum of seconds since any recorded call used the whole prompt of the previous call."""
@@ -131,12 +131,12 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.rules.mechanism.value != "implicit" and self.rules.slots.value > 0
 
     @property
-    def gap(self) -> Between | None:
+    def gap(self) -> TimeRange | None:
         """Time since the previous call began; None if the clock runs backwards."""
         before = self.before
         if before is None or before.began is None or self.began is None:
             return None
-        gap = Between(self.began.least - before.began.most, self.began.most - before.began.least)
+        gap = TimeRange(self.began.least - before.began.most, self.began.most - before.began.least)
         return None if gap.most < 0 else gap
 
     @property
@@ -207,8 +207,7 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def expected(self) -> bool:
-        """Whether this prompt begins with the previous call's entry, and the look-back reaches
-        it."""
+        """Whether this prompt begins with the previous call's entry, within the look-back."""
         before = self.before
         if before is None or not self.same or not self.reachable:
             return False
@@ -371,8 +370,8 @@ def _ttl(billed: TraceUsage, rules: CacheRules, before: BilledTraceCall | None) 
 
 
 def _written(
-    billed: TraceUsage, began: Between | None, before: BilledTraceCall | None
-) -> Between | None:
+    billed: TraceUsage, began: TimeRange | None, before: BilledTraceCall | None
+) -> TimeRange | None:
     if billed.written:
         return began
     if before is not None and before.billed.cached == billed.cached:
@@ -380,7 +379,7 @@ def _written(
     return None
 
 
-def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | None:
+def _used(call: TraceCall, began: TimeRange | None, rules: CacheRules) -> float | None:
     """The latest time at which a call used its prompt: lifetimes may count from its response."""
     if began is None:
         return None
@@ -388,13 +387,14 @@ def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | 
     return max(began.most, call.ended or began.most) if from_response else began.most
 
 
-def _began(call: TraceCall, ended: float | None) -> Between | None:
+def _began(call: TraceCall, ended: float | None) -> TimeRange | None:
     if call.t is not None:
-        return Between(call.t, call.t)
+        return TimeRange(call.t, call.t)
     if call.t_end is None:
         return None
     if call.dur is not None:
-        return Between(call.t_end - call.dur, call.t_end - call.dur)
+        return TimeRange(call.t_end - call.dur, call.t_end - call.dur)
     earliest = call.t_end - _LONGEST_CALL
     # A call begins after the end of the one whose reply it sends back.
-    return Between(earliest if ended is None else min(call.t_end, max(earliest, ended)), call.t_end)
+    least = earliest if ended is None else min(call.t_end, max(earliest, ended))
+    return TimeRange(least, call.t_end)
