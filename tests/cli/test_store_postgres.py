@@ -230,7 +230,7 @@ def test_check_and_migrate_and_reset_clock_work_on_postgresql(
         in run("store", "check", "--home", str(home)).stderr
     )
     made = run("store", "migrate", "--home", str(home))
-    assert "schema_version 0 is now" in made.stdout
+    assert "updated from schema_version 0 to" in made.stdout
     postgres_server.drop_database(empty)
 
 

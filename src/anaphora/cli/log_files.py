@@ -76,7 +76,7 @@ def stop_empty(problems: Iterable[object], message: str) -> NoReturn:
 
 def stop_for(problems: list[Problem], read: Iterable[str], *, found: bool = False) -> None:
     """Stop with 2 if input was rejected, with 1 if a file had only problems or if `found`. `read`
-    are the places that were read without one."""
+    are the places of valid input."""
     if rejected := [problem for problem in problems if problem.kind == "rejected"]:
         report_problems(rejected)
         stop(USAGE)

@@ -143,7 +143,7 @@ def needs_proxy(command: Sequence[str], by_proxy: bool, report: Callable[[str], 
     from anaphora.proxy.programs import forwarded_program
 
     if not by_proxy and (title := forwarded_program(command)):
-        report(f"{title} takes no base URL, so it is reached by HTTPS_PROXY, as with --proxy")
+        report(f"{title} takes no base URL, so HTTPS_PROXY is set, as with --proxy")
         return True
     return by_proxy
 

@@ -176,9 +176,9 @@ def _serve_emulated(options: ServeOptions, home: Path | None) -> None:
             _ready(daemon)
             _echo(f"emulator: every provider is emulated; calls are at {emulated.url}/_emulator")
             if token is None:
-                _echo("what calls would cost is charged to the grants of this home")
+                _echo("simulated costs are charged to the grants of this home")
             else:
-                _echo(f"what calls would cost: anaphora spend --home {folder}")
+                _echo(f"simulated costs: anaphora spend --home {folder}")
                 _echo(f"token of the app `demo`: {token.reveal()}\nTry:\n")
                 _echo(indent(first_call(daemon.url, token.reveal()), "  "))
 

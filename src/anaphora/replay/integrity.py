@@ -302,7 +302,7 @@ def _listed(checked: CheckedFolder, files: _Scan) -> dict[str, FixtureEntry]:
             continue
         other = seen.setdefault(folded(path), path)
         if path in listed or other != path:
-            same = "is listed twice" if other == path else f"is the same name as {other}"
+            same = "is listed twice" if other == path else f"is the same file name as {other}"
             checked.problem("duplicate", path, same)
             continue
         listed[path] = entry
