@@ -1,5 +1,5 @@
-"""Sends one call: attempts, until one is answered or nothing is left to try. provider_errors.py
-makes exceptions of providers' errors.
+"""Sends one call: attempts, until one is answered or no target is left. `provider_errors.py` turns
+providers' errors into exceptions.
 
 Nothing is sent again once an event has reached the caller.
 """
@@ -58,26 +58,26 @@ class Attempts:
     _until: float
     """The end of the call's time, on the monotonic clock."""
     _policy: RetrySteps | None = None
-    """Created when something has failed: most calls need none."""
+    """Created at the first failure: most calls need none."""
     _whole: tuple[int, ...] = ()
-    """Targets whose request was prepared once more."""
+    """Targets whose request was prepared a second time."""
     _streamed = False
     """An event has reached the caller."""
     _attempting = _queueing = False
-    """An attempt has begun; it waits for rate limits."""
+    """An attempt has begun; it may be waiting for rate limits."""
     _queued = _sent = 0.0
-    """How long it waited for them, and when it was sent."""
+    """Seconds that the attempt waited for rate limits, and when it was sent."""
     _answer: HttpResponse | None = None
-    """The response to it,"""
+    """The attempt's response."""
     _reader: Reader | None = None
-    """and the reader of that, if it is a stream."""
+    """Reads the response, if it is a stream."""
     _admitted: Admission
     _digest: blake3
-    """Of the body so far."""
+    """The hash of the body so far."""
     data = b""
     """The bytes that the events of `stream` came in, if the caller has none of them yet."""
     _key = ""
-    """The call's idempotency key: of all its attempts, and of no other call."""
+    """The call's idempotency key, the same for all its attempts."""
 
     def __init__(self, flight: InFlight, caller: AttemptCaller, *, timeout: float) -> None:
         if timeout <= 0:
@@ -98,9 +98,9 @@ class Attempts:
                 raise
 
     async def stream(self) -> AsyncGenerator[list[Event], None]:
-        """The events by pieces of the response, as they arrive; `data` are the bytes they came in.
-        Call `answered` at the last event. Bytes behind that come without any events; of a piece
-        with a failure, which quotes the provider, those before the last line of it."""
+        """The events of each piece of the response, as it arrives; `data` holds the bytes of the
+        piece. Call `answered` at the last event. Bytes after that come without events. Of a piece
+        with a failure, `data` lacks the last line, which quotes the provider."""
         hop = 0
         try:
             while True:
@@ -184,8 +184,8 @@ class Attempts:
     async def _next_events(
         self, pieces: AsyncIterator[bytes], reader: Reader
     ) -> tuple[bytes | None, list[Event]]:
-        """The next piece of a stream, and its events. If the connection fails after the last
-        event of the reply, these are the events that complete it."""
+        """The next piece of a stream and its events. If the connection fails after the last event
+        of the reply, the events that complete the reply."""
         failure: Transport | None = None
         try:
             piece = await self._deadline.wait(anext(pieces, None))
@@ -205,7 +205,7 @@ class Attempts:
 
     def _read(self, reader: Reader, piece: bytes | None) -> list[Event]:
         """The events in a piece of a stream; at its end, those that complete the reply. Adds the
-        bytes to `data`, but for the line that completes a failure."""
+        bytes to `data`, except the line that completes a failure."""
         if piece is None:
             return reader.close()
         self._digest.update(piece)
@@ -295,7 +295,7 @@ class Attempts:
         flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> bytes:
-        """Reads the end of the body. The reply is complete, whatever happens here."""
+        """Reads the end of the body. Failures are ignored: the reply is complete."""
         rest: list[bytes] = []
 
         async def read() -> None:
@@ -312,8 +312,7 @@ class Attempts:
     # ── What follows a failure ───────────────────────────────────────────────────────────────────
 
     async def _next_hop(self, error: AnaphoraError, index: int) -> int:
-        """Where to send next after a failure, once it is time; raises when nothing is left to
-        try."""
+        """The next hop after a failure, after the wait before it; raises when none is left."""
         flight, now = self._flight, monotonic()
         if isinstance(error, Denied):  # by the guard: nothing was sent
             flight.target.endpoint.breaker.left(now)
@@ -352,7 +351,7 @@ class Attempts:
         error: AnaphoraError = Timeout(round(self._timeout * 1000))
         error.partial = partial
         if self._queueing:
-            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+            error = Throttled("the rate limits let no call start before the deadline", wait=0.0)
         if self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.failed(error, now)
@@ -398,7 +397,7 @@ class Attempts:
         raise self._time_over()
 
     def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
-        """Adds the attempt that ended to those of the call."""
+        """Adds the ended attempt to those of the call."""
         flight, answer = self._flight, self._answer
         target = flight.target
         if request_id is None:

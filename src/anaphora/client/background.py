@@ -60,7 +60,7 @@ class Background:
             raise
 
     async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
-        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
+        """Like `call`, from another event loop, without blocking it. A cancelled wait cancels the
         call, and is raised once that has ended."""
         done, task = self._begin(make)
         result = asyncio.wrap_future(done)
@@ -81,8 +81,9 @@ class Background:
         return self.call(once)
 
     def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
-        """The items of an async iterator, one for each request. Left early, it is cancelled. One
-        task iterates over all of it, as its time limits require."""
+        """The items of an async iterator, one at a time on request. If iteration stops early, the
+        call is cancelled. One task iterates over all items, because time limits belong to a
+        task."""
         items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
         wanted = asyncio.Semaphore(0)
 
@@ -111,7 +112,7 @@ class Background:
     def iterate_call(
         self, call: Pending[Any], make: Callable[[], AsyncIterator[T]]
     ) -> Generator[T, None, None]:
-        """As `iterate`; a call that is refused, as by a closed client, does not warn."""
+        """Like `iterate`; a call that is refused, for example by a closed client, does not warn."""
         try:
             yield from self.iterate(make)
         except InvalidRequest:
@@ -121,7 +122,7 @@ class Background:
     async def iterate_from_loop(
         self, make: Callable[[], AsyncIterator[T]]
     ) -> AsyncGenerator[T, None]:
-        """As `iterate`, from another event loop, which is not blocked."""
+        """Like `iterate`, from another event loop, without blocking it."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
         wanted = asyncio.Semaphore(0)
@@ -188,7 +189,7 @@ class Background:
     def _begin(self, make: Callable[[], Awaitable[T]]) -> tuple[Future[T], Future[asyncio.Task[T]]]:
         if threading.current_thread() is self._thread:
             raise InvalidRequest(
-                "an async tool has to use the async client: this would never return"
+                "an async tool must use the async client: this call would never return"
             )
         if os.getpid() != self._process:
             raise InvalidRequest(
@@ -266,7 +267,7 @@ class SyncCall(Generic[Item, Result]):
         try:
             return self._background.call(lambda: self._call)
         except InvalidRequest:
-            self._call.close()  # refused, as by a closed client, but not forgotten
+            self._call.close()  # it was refused: no warning
             raise
 
     def _text(self) -> SyncTextStream:
@@ -290,12 +291,12 @@ class SyncTurn(SyncCall[Event, Response[Parsed]], Generic[Parsed]):
         self._events.close()
 
     def result(self) -> Response[Parsed]:
-        """The whole response, as awaiting a `Turn` returns it."""
+        """The whole response, like awaiting a `Turn`."""
         return self.response or self._result()
 
     @property
     def text(self) -> SyncTextStream:
-        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
+        """Only the pieces of text, as they arrive: `for piece in chat.send("…").text`."""
         return self._text()
 
     @property
@@ -309,12 +310,12 @@ class SyncRun(SyncCall[Event | ToolResult, RunResult[Parsed]], Generic[Parsed]):
     _call: Run[Parsed]
 
     def result(self) -> RunResult[Parsed]:
-        """The outcome, as awaiting a `Run` returns it."""
+        """The outcome, like awaiting a `Run`."""
         return self._call.result or self._result()
 
     @property
     def text(self) -> SyncTextStream:
-        """The pieces of text of all turns, as they come."""
+        """The pieces of text of all turns, as they arrive."""
         return self._text()
 
 
@@ -324,12 +325,12 @@ class SyncFanOut(SyncCall["FanOutItem[Parsed]", "FanOutResult[Parsed]"], Generic
     _call: FanOut[Parsed]
 
     def result(self) -> FanOutResult[Parsed]:
-        """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
+        """All items in the order of the prompts, like awaiting a `FanOut`."""
         return self._call.result or self._result()
 
     @property
     def progress(self) -> FanOutProgress:
-        """How far it is; when it is over, the totals."""
+        """The progress so far; at the end, the totals."""
         return self._call.progress
 
     @property

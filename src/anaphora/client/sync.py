@@ -109,7 +109,7 @@ class Client:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Oddities of the configuration that are no errors."""
+        """Notices about the configuration that are not errors."""
         return self._client.notices
 
     @overload

@@ -16,7 +16,7 @@ from typing import Any
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidJson, InvalidRequest
 
-#: The powers of ten without an exponent.
+#: The powers of ten that are written without an exponent.
 _SINGLE = range(-6, 13)
 _DOUBLE = range(-5, 16)
 
