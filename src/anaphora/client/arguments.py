@@ -333,8 +333,7 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
     """The prompts of a fan-out."""
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise InvalidRequest(
-            f"must be a list of prompts, not {shown_value(prompts)}; for one prompt, use"
-            " complete",
+            f"must be a list of prompts, not {shown_value(prompts)}; for one prompt, use complete",
             path="prompts",
         )
     return prompts

@@ -1,4 +1,4 @@
-"""Where a session's prompts come from, and the call of a turn: its prompt with the session's tools
+"""The source of a session's prompts, and the call of a turn: its prompt with the session's tools
 and parameters."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROMPTS = (PromptIR, RenderedContext)
 
 
 class PromptSource(msgspec.Struct, frozen=True, eq=False):
-    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
+    """The source of a session's prompts: a `PromptIR`, a `RenderedContext`, or a function that
     returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
     form of a `PromptIR`. Shared by forks."""
 
@@ -61,7 +61,8 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_plain(prompt: PromptIR) -> bool:
-    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    """Whether a prompt does not affect the history: it has no conversation, boundary or
+    continuation."""
     if prompt.continuation is not None or prompt.cache.frozen_through is not None:
         return False
     return all(segment.role is not _HISTORY for segment in prompt.segments)
@@ -77,9 +78,9 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     diagnose: bool
     compact_at: int | float | None
     outputs: dict[Any, Structured[Any]] = {}
-    """Those that were requested so far."""
+    """The output forms that were requested so far."""
     usual_params: dict[tuple[Target, bool], Params] = {}
-    """Of turns without parameters of their own, streamed or not."""
+    """The parameters of turns that set none, streamed and not."""
 
     def prepare(
         self,
@@ -198,7 +199,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return output_of(output)
         try:
             known = self.outputs.get(output)
-        except TypeError:  # an instance that is not hashable, which is no form
+        except TypeError:  # an instance that is not hashable, so not a form
             return output_of(output)
         if known is None:
             known = self.outputs[output] = output_of(output)
