@@ -5,8 +5,8 @@
         for piece in chat.send("Book me a flight to Rome").text: ...
         response = chat.send("And back?").result()
 
-Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and a loop
-that is left early, cancel the call.
+Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and leaving
+a loop early, cancel the call.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class _Attribute(Generic[T]):
 
 
 class SyncSession:
-    """`Session` without async: each method and attribute is that of `Session`. A function as
+    """`Session` without async, with the same methods and attributes. A function as
     `prompt` or `state` is called in the client's thread."""
 
     prompt = _Attribute[Prompt | Callable[[], Prompt]](assigned=True)

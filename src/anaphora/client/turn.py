@@ -4,7 +4,7 @@
     async for piece in chat.send("…").text: ...
     async for event in chat.send("…"): ...
 
-A `TurnRequest` holds what a turn sends; a `Caller` (a session, or a single call) makes it.
+A `TurnRequest` describes a turn; a `Caller` (a session, or a single call) makes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pending import Pending
 from .response import Parsed, Record, Response
 from .target import Target
 
-#: How many turns the event loop gets to close a stream that was left by `break`.
+#: How many cycles of the event loop to wait for a stream that was left by `break`.
 CLOSE_TICKS = 8
 
 
@@ -44,7 +44,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
         self._made()
 
     def made_by_adapter(self, adapter: str, prompt_hash: str) -> Self:
-        """The turn, which an audit log keeps as the adapter's."""
+        """The turn, attributed to an adapter in audit logs."""
         self._request = msgspec.structs.replace(
             self._request, adapter=adapter, prompt_hash=prompt_hash
         )
@@ -80,11 +80,11 @@ class Caller(AttemptCaller, ABC):
         self._on_wait = on_wait
         self._watchers = watchers
         self._busy = False
-        """A call is in flight, where only one may be."""
+        """Whether a call is in flight, for callers that allow only one."""
         self._is_kept = False
-        """What is known of the conversation is loaded before a call, and stored after it."""
+        """Whether the conversation is loaded before a call and stored after it."""
         self._opens: Callable[[], Awaitable[None]] | None = None
-        """Starts what the first call needs."""
+        """Called before the first call, to start what it needs."""
 
     async def complete(self, request: TurnRequest) -> Response:
         flight = await self._begin(request, stream=False)
@@ -99,7 +99,7 @@ class Caller(AttemptCaller, ABC):
             self._end()
 
     async def stream(self, request: TurnRequest, turn: Turn) -> AsyncGenerator[Event, None]:
-        """Events as they come; the turn has its response before the last of them."""
+        """Events as they arrive; the turn has its response before the last one."""
         flight = await self._begin(request, stream=True)
         try:
             attempts = self._attempts(flight)

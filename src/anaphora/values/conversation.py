@@ -118,13 +118,13 @@ class Conversation(Sequence[Message]):
 
     @classmethod
     def of_ids(cls, messages: list[Message]) -> Conversation:
-        """Of messages that all have ids. The list becomes the conversation's own."""
+        """A conversation of messages that all have ids. It takes over the list."""
         conversation = cls()
         conversation._items, conversation._length = messages, len(messages)
         return conversation
 
     def append(self, *messages: MessageLike) -> Conversation:
-        """A view that continues with these messages; this one stays as it is."""
+        """A view that continues with these messages; this view is unchanged."""
         with self._lock:
             if self._length == len(self._items):
                 self._extend(messages)

@@ -129,9 +129,9 @@ AnyTool: TypeAlias = Tool | ProviderTool
 
 
 class Notice(Value, frozen=True):
-    """What could not be expressed, or was expressed differently: part of the result, never logged.
+    """A feature that the wire lacks, or a value that was changed: part of the result, never logged.
 
-    `code` is for programs, `message` for people, `path` is the place.
+    `code` is for programs, `message` for users; `path` names the field.
     """
 
     code: str

@@ -189,7 +189,7 @@ class SessionHistory:
             self.messages = self.answered.append(*appended)
 
     def _with_compaction(self, compaction: SavedCompaction, prompt: Prompt) -> PromptMemory:
-        """With what an earlier session dropped of the prompt's conversation."""
+        """The prompt memory, with the messages that an earlier session dropped."""
         memory = self.memory
         if memory.compactions or self.source.from_keywords:
             return memory

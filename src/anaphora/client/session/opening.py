@@ -71,7 +71,7 @@ class ClientSessions:
         self.mcp = ConfiguredServers()
         """The servers of the configuration."""
         self._servers: WeakSet[SessionServers] = WeakSet()
-        """Those of all sessions."""
+        """The servers of all sessions."""
         self._holders: set[Handles] = set()
         """All live cache handles, also of sessions that were dropped."""
         self._refreshers: WeakSet[CacheRefresher] = WeakSet()

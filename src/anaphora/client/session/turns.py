@@ -44,9 +44,9 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 class SessionTurns(Caller):
-    """The turns of a session, and what lasts from one to the next: the history, the state at each
-    provider, MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded
-    from a store before the first turn, and saved there after each."""
+    """The turns of a session, and its state between them: the history, the state at each provider,
+    MCP servers, a cached prefix that is kept alive. A conversation with an id is loaded from a
+    store before the first turn, and saved there after each."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SessionTurns(Caller):
         watchers: Watchers,
         holders: set[Handles],
     ) -> None:
-        """`holders` has all handles that hold something, for the client to release at its end."""
+        """`holders` are all live handles, which the client releases when it closes."""
         super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
         self.route = route
         self.builder = builder
@@ -71,19 +71,19 @@ class SessionTurns(Caller):
         self._holders = holders
         self.keeper: ConversationKeeper | None = None
         self.seen: SeenIndex | None = None
-        """Beginnings of earlier processes, if this one remembers them."""
+        """The user's index of beginnings, if this session uses it."""
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.load_notices: tuple[Notice, ...] = ()
-        """Of loading the conversation, for the next response."""
+        """Notices from loading the conversation, for the next response."""
         self.last_turn: tuple[TurnPrompt, TurnRequest] | None = None
-        """What the last call was made of."""
+        """The prompt and the request of the last call."""
         self.servers: SessionServers | None = None
-        """MCP servers whose tools it uses."""
+        """The MCP servers whose tools it uses."""
         self.refresher: CacheRefresher | None = None
         """Keeps the cached prefix alive between two turns."""
         self._audit_id, self._audited = "", 0
-        """Of the conversation in an audit log, if it has no name, and the calls in it."""
+        """The conversation's id in an audit log, if it has no name, and the number of its calls."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
@@ -238,8 +238,8 @@ class SessionTurns(Caller):
         return self.last
 
     def _continue(self, flight: InFlight, prepared: PreparedRequest, state: ProviderState) -> None:
-        """Adds the reply to the conversation: to what was sent, without a copy, unless the app
-        changed the conversation meanwhile."""
+        """Adds the reply to the conversation: without a copy, unless the app changed the
+        conversation meanwhile."""
         assert flight.reply is not None
         added, reply = flight.request.messages, flight.reply.message
         turn = prepared.turn if self.history.messages is self.history.sent_from else None
@@ -273,7 +273,7 @@ class SessionTurns(Caller):
             self.refresher.turn_ended()
 
     def add_cost(self, cost_usd: Decimal | None) -> None:
-        """To that of the conversation, which is unknown from then on if this is."""
+        """Adds to the cost of the conversation; after an unknown cost, the sum stays unknown."""
         if self.cost_usd is not None and cost_usd is not None:
             self.cost_usd += cost_usd
         else:
@@ -315,7 +315,7 @@ class SessionTurns(Caller):
         return self.ended_call(super()._ended(flight, record))
 
     def ended_call(self, ended: EndedCall) -> EndedCall:
-        """A call of this conversation, for an audit log."""
+        """The ended call with its conversation, for an audit log."""
         self._audit_id = self._audit_id or secrets.token_hex(8)
         self._audited += 1
         name = None if self.keeper is None else self.keeper.saved_as
@@ -341,7 +341,7 @@ class SessionTurns(Caller):
             self.load_notices = keeper.notices if keeper.loaded else (NOT_LOADED,)
 
     def _restore(self, keeper: ConversationKeeper, saved: SavedConversation | None) -> None:
-        """Continues from what an earlier session saved."""
+        """Continues from the saved state of an earlier session."""
         restored = None
         if saved is not None:
             restored = keeper.restore_states(saved, self.route, self._holders)
@@ -390,7 +390,7 @@ class SessionTurns(Caller):
 
     @property
     def in_flight(self) -> bool:
-        """Whether a call of the conversation is under way; a tool may be while none is."""
+        """Whether a call of the conversation is in flight; a tool may run while none is."""
         return self._busy
 
     @property

@@ -28,7 +28,7 @@ MAX_ROUTES = 1024
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 #: Methods that need no Content-Length without a body.
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-#: Set by the transport alone: a second value would let the server end the message elsewhere.
+#: Only the transport sets these: a second value could make the server end the message elsewhere.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -161,7 +161,7 @@ class AiohttpResponse:
     """A response; its body is read once, by `read` or by iteration."""
 
     def __init__(self, exchange: NetworkExchange, most: int) -> None:
-        """`most`: the bytes of the body, decompressed."""
+        """`most`: the maximum bytes of the decompressed body."""
         self.status: int = exchange.message.code
         self._exchange = exchange
         self._most = most
