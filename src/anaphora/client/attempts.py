@@ -42,7 +42,7 @@ T = TypeVar("T")
 #: breaks before that can be retried.
 _SILENT = (ReplyStart, UsageUpdate)
 
-#: In every event that reports a failure.
+#: Every event that reports a failure contains it.
 _FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
@@ -59,7 +59,7 @@ class Attempts:
     """The end of the call's time, on the monotonic clock."""
     _policy: RetrySteps | None = None
     """Created at the first failure: most calls need none."""
-    _whole: tuple[int, ...] = ()
+    _prepared_again: tuple[int, ...] = ()
     """Targets whose request was prepared a second time."""
     _streamed = False
     """An event has reached the caller."""
@@ -75,7 +75,7 @@ class Attempts:
     _digest: blake3
     """The hash of the body so far."""
     data = b""
-    """The bytes that the events of `stream` came in, if the caller has none of them yet."""
+    """The bytes of the events that `stream` has just yielded."""
     _key = ""
     """The call's idempotency key, the same for all its attempts."""
 
@@ -234,7 +234,7 @@ class Attempts:
             )
         prepared = flight.prepared.get(index)
         if prepared is None:
-            prepared = await self._caller.prepare(flight, index, index in self._whole)
+            prepared = await self._caller.prepare(flight, index, index in self._prepared_again)
             flight.prepared[index] = prepared
         return prepared
 
@@ -284,12 +284,9 @@ class Attempts:
         """The reply is complete."""
         flight = self._flight
         flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
-        headers, endpoint = flight.headers, flight.target.endpoint
-        if (request_id := request_id_in(headers)) is not None:
-            flight.request_id = endpoint.redactor(request_id)
         now = monotonic()
-        self._over(None, now, flight.request_id)
-        breaker = endpoint.breaker
+        self._end_attempt(None, now)
+        breaker = flight.target.endpoint.breaker
         if not breaker.calm:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
         flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)
@@ -316,20 +313,20 @@ class Attempts:
         flight, now = self._flight, monotonic()
         if isinstance(error, Denied):  # by the guard: nothing was sent
             flight.target.endpoint.breaker.left(now)
-            self._over(error, now)
+            self._end_attempt(error, now)
             raise error
         flight.target.endpoint.redactor.clean(error)
         self._hide_exchange(error)
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
-        self._over(error, now)
+        self._end_attempt(error, now)
         if self._caller.guards and self._caller.is_left:
             raise error
         prepared = flight.prepared.get(index)
         again = prepared is not None and isinstance(error, prepared.prepare_again_on)
-        if again and not self._streamed and index not in self._whole:
+        if again and not self._streamed and index not in self._prepared_again:
             del flight.prepared[index]
-            self._whole += (index,)
+            self._prepared_again += (index,)
             return index
         if self._policy is None:
             retries = [self._caller.retry_of(target) for target in flight.targets]
@@ -355,7 +352,7 @@ class Attempts:
         if self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.failed(error, now)
-            self._over(error, now)
+            self._end_attempt(error, now)
         return error
 
     def _is_late(self, problem: BaseException) -> bool:
@@ -369,7 +366,7 @@ class Attempts:
         elif self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.left(now)
-            self._over(problem, now)
+            self._end_attempt(problem, now)
         return False
 
     def _hide_exchange(self, error: AnaphoraError) -> None:
@@ -396,15 +393,16 @@ class Attempts:
             pass  # its context has the frames of what was cancelled
         raise self._time_over()
 
-    def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
+    def _end_attempt(self, error: BaseException | None, now: float) -> None:
         """Adds the ended attempt to those of the call."""
         flight, answer = self._flight, self._answer
         target = flight.target
-        if request_id is None:
-            request_id = getattr(error, "request_id", None)
+        request_id: str | None = getattr(error, "request_id", None)
         if request_id is None and answer is not None:
             found = request_id_in(answer.headers)
             request_id = None if found is None else target.endpoint.redactor(found)
+        if error is None:
+            flight.request_id = request_id
         attempt = Attempt(
             provider=target.endpoint.id,
             model=target.model,

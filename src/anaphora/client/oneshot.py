@@ -177,7 +177,7 @@ class OneShot(Caller):
             call,
             flight.reply.id,
             scope=(target.endpoint.id, target.endpoint.wire_name, target.model),
-            rules=target.begun().rules,
+            rules=target.endpoint.begun(target).rules,
             price=price,
             profile=target.profile,
         )
@@ -210,7 +210,7 @@ class OneShot(Caller):
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
-            observed=bool(self._watchers),
+            observed=bool(self.watchers),
         )
         output = flight.request.output
         return Response(
@@ -280,7 +280,7 @@ class OneShot(Caller):
             msgspec.structs.replace(self._call, ir=ir),
             self._targets[:1],
             on_wait=self._on_wait,
-            watchers=self._watchers,
+            watchers=self.watchers,
             output=self.output,
             timeout=self.request.timeout,
             prewarm=True,

@@ -255,7 +255,7 @@ class _Attribute(Generic[T]):
 
 
 class SyncSession:
-    """`Session` without async, with the same methods and attributes. A function as
+    """`Session` without async: its methods and attributes are those of `Session`. A function as
     `prompt` or `state` is called in the client's thread."""
 
     prompt = _Attribute[Prompt | Callable[[], Prompt]](assigned=True)

@@ -23,6 +23,7 @@ from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.secrets import ResolvedProvider, SecretHeaders
+from .forced_choice import without_forced_choice
 from .limits import Gate
 from .parameters import check_temperature
 from .pending import warn
@@ -30,7 +31,6 @@ from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import LoopAffinity
-from .unforced import without_forced_choice
 
 #: The number of models of a provider that are remembered: callers may name any.
 _MOST_TARGETS = 512
@@ -74,10 +74,6 @@ class Target(msgspec.Struct, frozen=True, eq=False):
                 self.prices.clear()
             self.prices[key] = find_price(self, at, tier, batch=batch)
         return self.prices[key]
-
-    def begun(self) -> Target:
-        """The target for a conversation that begins now, used to its end."""
-        return self.endpoint.begun(self)
 
     def learn(self, read: int | None, *, conversation: Hashable) -> None:
         """Learns the steps of cache reads from a bill."""
@@ -222,8 +218,8 @@ class Endpoint:
         return target
 
     def begun(self, target: Target) -> Target:
-        """The target for a conversation that begins now: with the steps of cache reads learned from
-        bills, if they contradict the catalog."""
+        """The target for a conversation that begins now, used to its end: with the steps of cache
+        reads learned from bills, if they contradict the catalog."""
         rules = self.steps.begin(self.host, target.rules)
         if rules is target.rules:
             return target

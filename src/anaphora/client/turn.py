@@ -78,8 +78,8 @@ class Caller(AttemptCaller, ABC):
     ) -> None:
         self._timeout = timeout
         self._on_wait = on_wait
-        self._watchers = watchers
-        self._busy = False
+        self.watchers = watchers
+        self.in_flight = False
         """Whether a call is in flight, for callers that allow only one."""
         self._is_kept = False
         """Whether the conversation is loaded before a call and stored after it."""
@@ -122,10 +122,10 @@ class Caller(AttemptCaller, ABC):
             self._end()
 
     async def _begin(self, request: TurnRequest, *, stream: bool) -> InFlight:
-        if self._busy:
+        if self.in_flight:
             await self._settled()
-        if self._watchers.audit is not None:
-            self._watchers.audit.check()
+        if self.watchers.audit is not None:
+            self.watchers.audit.check()
         if self._opens is not None:
             await self._opens()
         if self._is_kept:
@@ -155,7 +155,7 @@ class Caller(AttemptCaller, ABC):
         """Waits until the event loop has closed a stream that was left by `break`."""
         for _ in range(CLOSE_TICKS):
             await asyncio.sleep(0)
-            if not self._busy:
+            if not self.in_flight:
                 return
 
     def _attempts(self, flight: InFlight) -> Attempts:
@@ -169,7 +169,7 @@ class Caller(AttemptCaller, ABC):
     def _respond(self, flight: InFlight) -> Response:
         response = self._finish(flight)
         flight.observed = True
-        if self._watchers or self._watchers.audit is not None:
+        if self.watchers or self.watchers.audit is not None:
             return self._noted(response, self._observe(flight, response.record))
         return response
 
@@ -179,8 +179,8 @@ class Caller(AttemptCaller, ABC):
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         """Reports a call that is over to watchers and to the audit log."""
-        notices = self._watchers(record) if self._watchers else ()
-        audit = self._watchers.audit
+        notices = self.watchers(record) if self.watchers else ()
+        audit = self.watchers.audit
         if audit is None:
             return notices
         notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
@@ -198,5 +198,5 @@ class Caller(AttemptCaller, ABC):
         if flight.observed:
             return
         flight.observed = True
-        if self._watchers or self._watchers.audit is not None:
+        if self.watchers or self.watchers.audit is not None:
             self._observe(flight, flight.failed_record(problem))

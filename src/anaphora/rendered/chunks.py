@@ -148,8 +148,6 @@ class Chunk(msgspec.Struct, frozen=True):
     section: Section
     role: SegmentRole | None
     message_id: str | None
-    ends_message: bool
-    """The last chunk of its source message."""
 
 
 class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -226,7 +224,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         begin, splice = log.start(position), log.splices[position]
         data = lead + log.slice(begin, log.ends[position])
         in_messages = run.section == "messages"
-        message = log.message_of(position) if in_messages else -1
         return Chunk(
             index=index,
             kind=log.kinds[position],
@@ -236,8 +233,7 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             splice=None if splice < 0 else len(lead) + splice - begin,
             section=run.section,
             role=run.role,
-            message_id=log.ids[message] if in_messages else None,
-            ends_message=in_messages and position + 1 == log.message_ends[message],
+            message_id=log.ids[log.message_of(position)] if in_messages else None,
         )
 
     def is_sent(self, chunk: int) -> bool:

@@ -48,8 +48,7 @@ class LogAppend(msgspec.Struct, eq=False):
     def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk. `opens` is the role of a message on the wire that begins with it."""
         if opens is not None:
-            self.opens.append(self.first_chunk + len(self.chunks))
-            self.roles.append(opens)
+            self.open(opens)
         self.chunks.append((kind, splice, data))
 
     def open(self, role: str) -> None:

@@ -31,10 +31,10 @@ from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Compaction, OutputSchema, ToolChoice
+from anaphora.prompt import Compaction, OutputSchema
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
+from anaphora.values import AnyTool, Conversation, Message, MessageLike, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .call_builder import PromptSource
@@ -214,11 +214,6 @@ class Session:
         checked = [read_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
         self.turns.history.append(*checked)
 
-    def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost, such as results of tools that have run. If
-        `save` fails, returns a notice."""
-        return self.turns.history.keep(message)
-
     def compact(
         self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
     ) -> Compaction:
@@ -355,15 +350,6 @@ class Session:
     @property
     def model(self) -> str:
         return self.turns.route.current.model
-
-    @property
-    def priced(self) -> bool:
-        return self.turns.route.current.price(time.time()) is not None
-
-    @property
-    def tool_choice(self) -> ToolChoice | None:
-        """The tool choice of every call, unless a turn has its own."""
-        return self.turns.builder.params.tool_choice
 
     @property
     def sent_tools(self) -> tuple[AnyTool, ...]:

@@ -128,7 +128,8 @@ class SessionHistory:
             raise
 
     def keep(self, message: Message) -> tuple[Notice, ...]:
-        """Adds a message that must not be lost. If `save` fails, returns a notice."""
+        """Adds a message that must not be lost, such as results of tools that have run. If
+        `save` fails, returns a notice."""
         self.messages = self.messages.append(message)
         self._unsaved += self.messages[-1:]
         try:

@@ -193,7 +193,7 @@ class RefreshCall(Caller):
             flight.verdict, flight.predicted = judged
             flight.saved = flight.verdict.saved
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices)
-        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        record = flight.build_record(prepared, notices, observed=bool(self.watchers))
         self._session.add_cost(flight.cost_usd)
         return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
 

@@ -150,7 +150,7 @@ class ConversationKeeper:
             for one in saved.states:
                 target = route.find(one.provider, one.model)
                 if target is not None:
-                    state = states[target] = ProviderState(target.begun())
+                    state = states[target] = ProviderState(target.endpoint.begun(target))
                     _restore_state(state, one, here=saved.process == self.process)
                     if one.handle is not None:
                         handles[target] = Handles(state, holders)

@@ -276,8 +276,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
 
 
 def declined(reply: Reply) -> bool:
-    """Whether the reply is a refusal, which is a part on OpenAI's wires and a stop reason on
-    others."""
+    """Whether the reply has a refusal part. OpenAI's wires have no stop reason for refusals."""
     return any(isinstance(part, Refusal) for part in reply.message.parts)
 
 

@@ -100,7 +100,7 @@ class SessionTurns(Caller):
         other.handles = {}
         other._turn = None
         other._audit_id, other._audited = "", 0
-        other._busy = other.running = False
+        other.in_flight = other.running = False
         if (warm := self.refresher) is not None:
             other.keep_warm(warm.settings, warm.among)
         other.route = self.route.fork()
@@ -109,7 +109,7 @@ class SessionTurns(Caller):
     # ── A turn ───────────────────────────────────────────────────────────────────────────────────
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
-        if self._busy:
+        if self.in_flight:
             self.check_idle()
         self._turn = None
         self.history.check_turn(request)
@@ -121,7 +121,7 @@ class SessionTurns(Caller):
                 " cache",
                 path="prewarm",
             )
-        self._busy = True
+        self.in_flight = True
         if self.refresher is not None:
             self.refresher.turn_began()
         return targets
@@ -216,7 +216,7 @@ class SessionTurns(Caller):
                 judgement.kept_warm_usd = paid
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
         notices = (*rendered, *plan, *prepared.notices, *moved, *warm, *reply.notices)
-        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        record = flight.build_record(prepared, notices, observed=bool(self.watchers))
         # Before it is saved and parsed, which may fail: the reply was paid for.
         self.last = Response(
             reply=reply, record=record, raw_hash=flight.raw_hash, judgement=flight.judgement
@@ -267,7 +267,7 @@ class SessionTurns(Caller):
         return noted
 
     def _end(self) -> None:
-        self._busy = False
+        self.in_flight = False
         self._turn = None
         if self.refresher is not None:
             self.refresher.turn_ended()
@@ -282,12 +282,13 @@ class SessionTurns(Caller):
     def state(self, target: Target) -> ProviderState:
         state = self.states.get(target)
         if state is None:
-            state = self.states[target] = ProviderState(target.begun())
+            state = self.states[target] = ProviderState(target.endpoint.begun(target))
         return state
 
     @property
     def busy(self) -> bool:
-        return self._busy or self.running
+        """Whether a call is in flight or a run is under way, which may be running tools."""
+        return self.in_flight or self.running
 
     def check_idle(self) -> None:
         if self.busy:
@@ -387,15 +388,6 @@ class SessionTurns(Caller):
         """Keeps the cached prefix alive from the next turn on, within these bounds; `among` are
         the refreshers of all sessions."""
         self.refresher = CacheRefresher(self, settings, among)
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a call of the conversation is in flight; a tool may run while none is."""
-        return self._busy
-
-    @property
-    def watchers(self) -> Watchers:
-        return self._watchers
 
     @property
     def refreshed_state(self) -> ProviderState | None:

@@ -35,10 +35,10 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from anaphora.client.client import AsyncClient
 from anaphora.client.config.environment import Environment
+from anaphora.client.forced_choice import refuses_choice
 from anaphora.client.shared import shared_client
 from anaphora.client.structured import output_of
 from anaphora.client.sync import Client
-from anaphora.client.unforced import refuses_choice
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.integrations.framework_client import FrameworkClient
 from anaphora.prompt import Params, Reasoning
