@@ -56,7 +56,7 @@ def watchers_of(watchers: object) -> list[Any]:
 
 
 def audit_of(audit: Any) -> Any:
-    """An audit log: it takes calls as they end."""
+    """The checked audit log, which gets each call when it ends."""
     if audit is None or (callable(getattr(audit, "call_ended", None)) and hasattr(audit, "check")):
         return audit
     if isinstance(audit, str | PurePath):
@@ -66,7 +66,7 @@ def audit_of(audit: Any) -> Any:
 
 
 def wrong_client(name: str, value: object) -> InvalidConfig:
-    """Says what to write instead of a constructor without a configuration."""
+    """The error of a constructor without a configuration, with what to write instead."""
     given = shown_value(value) if isinstance(value, str) else type(value).__name__
     return InvalidConfig(
         f"{name}({'' if value is None else given}) has no providers: write {name}.from_env() for"
@@ -125,7 +125,7 @@ def flag_of(value: Any, path: str) -> bool:
 
 
 def extras_of(extras: Any) -> Extras | None:
-    """Request fields of each wire as JSON text; an object is written as such."""
+    """Request fields by wire, as JSON text; dictionaries are encoded."""
     if extras is None:
         return None
     if not isinstance(extras, Mapping):
@@ -166,7 +166,7 @@ def history_of(
 def with_leading_system(
     system: SystemPrompt | None, given: object, messages: tuple[Message, ...]
 ) -> tuple[SystemPrompt | None, tuple[Message, ...]]:
-    """The system prompt with the leading system messages behind it, and the other messages. Only
+    """The system prompt with the leading system messages after it, and the other messages. Only
     dictionaries are moved: a `Message` stays in place."""
     items = (given,) if isinstance(given, Mapping) else given
     blocks: list[PromptBlock] = []

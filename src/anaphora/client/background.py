@@ -35,14 +35,14 @@ Result = TypeVar("Result", covariant=True)  # noqa: PLC0105
 
 
 class Background:
-    """An event loop in a thread of its own. Any thread may use it, several at once."""
+    """An event loop in a background thread, usable from any number of threads."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._process = os.getpid()
         self._closed = False
-        # So that no call begins after the last one, which nothing would end. The garbage collector
-        # may close a client in a thread that begins a call.
+        # Held so that no call begins after `close`, which would not end it. Reentrant, because the
+        # garbage collector may close a client in a thread that begins a call.
         self._beginning = threading.RLock()
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon, so that a script can end without closing its client.
@@ -85,22 +85,10 @@ class Background:
         call is cancelled. One task iterates over all items, because time limits belong to a
         task."""
         items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
-        wanted = asyncio.Semaphore(0)
-
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    items.put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: items.put(None))
+        done, task, request_next = self._begin_iterating(make, items.put)
         try:
             while True:
-                with suppress(RuntimeError):  # closed meanwhile: the call has ended
-                    self._loop.call_soon_threadsafe(wanted.release)
+                request_next()
                 event = items.get()
                 if event is None:
                     _result(done)
@@ -125,26 +113,15 @@ class Background:
         """Like `iterate`, from another event loop, without blocking it."""
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
-        wanted = asyncio.Semaphore(0)
 
         def put(item: tuple[T] | None) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(items.put_nowait, item)
 
-        async def iterate() -> None:
-            events = make()
-            async with aclosing(events):  # type: ignore[type-var]
-                await wanted.acquire()
-                async for event in events:
-                    put((event,))
-                    await wanted.acquire()
-
-        done, task = self._begin(iterate)
-        done.add_done_callback(lambda _: put(None))
+        done, task, request_next = self._begin_iterating(make, put)
         try:
             while True:
-                with suppress(RuntimeError):  # closed meanwhile: the call has ended
-                    self._loop.call_soon_threadsafe(wanted.release)
+                request_next()
                 event = await items.get()
                 if event is None:
                     _result(done)
@@ -155,6 +132,29 @@ class Background:
                 self._loop.call_soon_threadsafe(lambda: task.result().cancel())
                 await asyncio.wait([ended := asyncio.wrap_future(done)])
                 ended.exception()  # it was retrieved
+
+    def _begin_iterating(
+        self, make: Callable[[], AsyncIterator[T]], put: Callable[[tuple[T] | None], None]
+    ) -> tuple[Future[None], Future[asyncio.Task[None]], Callable[[], None]]:
+        """Begins a call that passes an item to `put` each time the returned function is called,
+        and None at its end."""
+        wanted = asyncio.Semaphore(0)
+
+        async def iterate() -> None:
+            events = make()
+            async with aclosing(events):  # type: ignore[type-var]
+                await wanted.acquire()
+                async for event in events:
+                    put((event,))
+                    await wanted.acquire()
+
+        def request_next() -> None:
+            with suppress(RuntimeError):  # closed meanwhile: the call has ended
+                self._loop.call_soon_threadsafe(wanted.release)
+
+        done, task = self._begin(iterate)
+        done.add_done_callback(lambda _: put(None))
+        return done, task, request_next
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Cancels all calls, awaits `last`, and ends the thread. May be called again."""

@@ -62,11 +62,11 @@ class CallWatch:
     def __init__(self, enough: float) -> None:
         self.began = asyncio.Event()
         self.proved = asyncio.Event()
-        """Whether it has read at least `enough` tokens."""
+        """Set once it has read at least `enough` tokens."""
         self.news = asyncio.Event()
-        """Set when that is known, or the call has ended."""
+        """Set then, or when the call has ended."""
         self.prewarm = False
-        """It has no reply."""
+        """Whether it is a pre-warm, which has no reply."""
         self._enough = enough
 
     def reads(self, usage: Usage) -> None:
@@ -232,7 +232,7 @@ class OneShot(Caller):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that it may take."""
+        """The time limit of the call in seconds."""
         given = self.request.timeout
         return self.target.endpoint.config.timeouts.total if given is None else given
 
@@ -249,7 +249,7 @@ class OneShot(Caller):
         return request.path, request.headers, request.body.join()
 
     def read_batched(self, body: bytes, *, at: float) -> Response[Any]:
-        """The response of a request that ran in a batch, which was submitted at that time."""
+        """The response of a request that ran in a batch; `at` is when the batch was submitted."""
         flight = InFlight(self.request, self._targets[:1], False)
         flight.batch, flight.began, flight.sent_at, flight.first_at = True, at, at, time.time()
         rendered = self.render()

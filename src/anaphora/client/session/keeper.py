@@ -88,8 +88,8 @@ class ConversationKeeper:
         return f"{self._process} {os.getpid()}"
 
     def forked(self, name: str | None, *, past: bool) -> ConversationKeeper | None:
-        """The keeper of a fork with this id. It loads the original if that was not loaded yet; with
-        `past`, the bytes of its last call."""
+        """The keeper of a fork with this id. A fork without an id needs one until the original is
+        loaded; with `past`, until the bytes of its last call are."""
         if name is None and self.loaded and not past:
             return None
         other = ConversationKeeper(self._store, self._name, self._process, saved_as=name)
@@ -118,7 +118,7 @@ class ConversationKeeper:
             return None
 
     async def load_pieces(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
-        """Loads the bytes of the last call that differ from the prompt's beginning."""
+        """Loads these pieces of the last call's bytes."""
         names = list(dict.fromkeys(ref.digest for ref in refs))
         keys = [piece_key(self._name, name) for name in names]
         try:

@@ -246,11 +246,11 @@ class _HistoryIds:
         self._brought = brought
         self.turns = history if brought is None else brought.turns
         self._indexes: dict[str, int] = {}
-        """Of the messages behind the first `_unread`; the last one if an id occurs twice."""
+        """By id, for the messages after the first `_unread`; the last one if an id occurs twice."""
         self._unread = len(self.turns)
 
     def at(self, index: int) -> str | None:
-        """None if the history no longer has the message."""
+        """The history's id of the message at this index; None if it no longer has the message."""
         brought = self._brought
         position = index if brought is None else index + brought.shift
         if brought is not None and not brought.floor <= position < len(self._history):
@@ -258,7 +258,7 @@ class _HistoryIds:
         return self._history[position].id
 
     def of(self, name: str) -> str:
-        """The same id if the message is unknown."""
+        """The history's id of a message; the same id if the message is unknown."""
         brought = self._brought
         if brought is None or (brought.turns.shares(self._history) and not brought.shift):
             return name
