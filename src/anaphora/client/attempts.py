@@ -370,13 +370,13 @@ class Attempts:
         return False
 
     def _hide_exchange(self, error: AnaphoraError) -> None:
-        """Removes the frames of a request that was sent: their local variables may hold what the
-        provider responded, which may quote the key."""
+        """Removes the frames of a request that was sent: their local variables may hold the
+        response, which may quote the key."""
         if self._sent:
             without_frames(error)
 
     def _partial(self, error: BaseException) -> Reply | None:
-        """What was received of a reply whose stream ended early."""
+        """The received part of a reply whose stream ended early."""
         if self._reader is None:
             return None
         partial: Reply | None = getattr(error, "partial", None)

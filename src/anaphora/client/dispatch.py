@@ -1,6 +1,6 @@
 """Runs the tool calls of a model; every failure becomes a result that the model can act on.
 
-Functions of the app that may block run in threads of their own (`in_thread`)."""
+Functions of the app that may block run in separate threads (`in_thread`)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OnToolError: TypeAlias = (
     | Callable[[ToolCall, Exception], str | ToolResult | Awaitable[str | ToolResult]]
 )
 """What happens when a tool fails: `report` gives the model a failed result with the exception's
-type and message; `raise` ends the run with the exception; a function returns what the model gets,
-or raises."""
+type and message; `raise` ends the run with the exception; a function returns the result for the
+model, or raises."""
 
 
 class ToolError(msgspec.Struct, frozen=True, eq=False):
@@ -42,10 +42,10 @@ class ToolError(msgspec.Struct, frozen=True, eq=False):
 
     call: ToolCall
     error: Exception
-    """What the tool raised. `TimeoutError`: it took too long; `InvalidRequest`: there is no such
+    """The tool's exception. `TimeoutError`: it took too long; `InvalidRequest`: there is no such
     tool, or the model's arguments or the tool's result do not match."""
     message: str
-    """What `report` gives the model."""
+    """The message for the model with `report`."""
 
     @property
     def traceback(self) -> str:
@@ -93,7 +93,7 @@ async def dispatch_all(
     timeout: float | None = None,
     parallel: bool = True,
 ) -> tuple[ToolResult, ...]:
-    """The results in the order of the calls, whichever tool finished first.
+    """The results in the order of the calls, not of their completion.
 
     `timeout` is for each call. With `parallel=False` a call starts when the one before has ended.
     """

@@ -107,7 +107,7 @@ class InFlight:
         self.prepared: dict[int, PreparedRequest] = {}
         self.attempts: list[Attempt] = []
         self.headers: Mapping[str, str] = {}
-        """Of the response."""
+        """The headers of the response."""
         self._notices: list[Notice] = []
 
     def guarded(
@@ -200,11 +200,11 @@ class InFlight:
         )
 
     def complete_error(self, problem: BaseException) -> None:
-        """Adds to the error of a call that failed what is known of the call."""
+        """Adds the attempts and the received reply to the error of a failed call."""
         if isinstance(problem, AnaphoraError):
             problem.attempts = tuple(self.attempts)
             if problem.partial is None:
-                # A reply in another form than requested was also paid for.
+                # A reply that does not match the output was paid for.
                 problem.partial = self.reply
 
     def failed_record(self, error: BaseException) -> Record:
@@ -240,7 +240,7 @@ class InFlight:
             price = self._price(tier)
             if self.reply is not None and self.reply.extras:
                 served = served_tier(self.reply, tier)
-                if served != tier:  # a flexible or a priority call that ran as a standard one
+                if served != tier:  # a flex or priority call that ran on the standard tier
                     price = self._price(served) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
             if self.cost_usd is not None and usage.raw and '"iterations"' in usage.raw:
@@ -274,7 +274,7 @@ class InFlight:
 
 
 def service_tier(prepared: PreparedRequest) -> str:
-    """The requested service tier; none if the wire had to leave it out."""
+    """The requested service tier; empty if the wire does not have it."""
     tier = prepared.call.params.service_tier
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""

@@ -188,7 +188,7 @@ class OneShot(Caller):
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
         planner, rendered = self._planners[flight.index], prepared.rendered
-        if not flight.batch:  # batches have a cache of their own
+        if not flight.batch:  # batches have a separate cache
             flight.guarded(
                 "planner_failed",
                 None,

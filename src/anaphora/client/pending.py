@@ -1,4 +1,4 @@
-"""What `send` and `run` return: a call that is made once, when it is awaited or iterated over."""
+"""The result of `send` and `run`: a call that is made once, when it is awaited or iterated over."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Endpoint:
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
         self.features = wire.features(self.base_wire)
-        # Providers with a dialect of a wire have ranges of their own.
+        # A dialect may have another range than its wire.
         self.max_temperature = (
             2.0 if resolved.dialect is not None else self.features.max_temperature
         )
@@ -179,7 +179,7 @@ class Endpoint:
         *,
         method: str = "POST",
     ) -> HttpRequest:
-        """The same for a body given as bytes."""
+        """The request for a body given as bytes."""
         self.affinity.enter()
         return HttpRequest(
             method=method,

@@ -71,7 +71,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
 
 
 class Caller(AttemptCaller, ABC):
-    """Makes calls, from a request to the response and its record."""
+    """Makes calls: from a request to the response and its record."""
 
     def __init__(
         self, *, timeout: float | None, on_wait: Callable[[float], None] | None, watchers: Watchers
@@ -113,7 +113,7 @@ class Caller(AttemptCaller, ABC):
                                 turn.response = await self._stored(turn.response)
                         yield event
             if turn.response is not None:
-                # A failure of the connection behind the last event.
+                # The connection may have failed after the last event.
                 turn.response = self._noted(turn.response, flight.take_notices())
         except BaseException as problem:
             self._failed(flight, problem)
@@ -174,7 +174,7 @@ class Caller(AttemptCaller, ABC):
         return response
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
-        """The response with notices of steps that came after `_finish`."""
+        """The response with notices of steps after `_finish`."""
         return response.with_notices(notices) if notices else response
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
@@ -193,7 +193,7 @@ class Caller(AttemptCaller, ABC):
         return flight.ended_call(record)
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
-        """Completes the error of a call that failed, and reports it."""
+        """Completes and reports the error of a failed call."""
         flight.complete_error(problem)
         if flight.observed:
             return

@@ -98,7 +98,7 @@ class ObservedTransport:
         return response
 
     def _own(self, package: str, client: str) -> Any:
-        """The transport of its own."""
+        """The transport that is made if none was given."""
         module = importlib.import_module(package)
         self.inner = _EnvironmentTransport(getattr(module, client), module)
         return self.inner
@@ -203,7 +203,7 @@ def _begin(own: Observation | None, request: Any) -> ObservedCall | None:
             return _pairs(request.headers)
 
         def body() -> bytes | None:
-            # A body that is made as it is sent cannot be read before.
+            # A body that is generated while it is sent cannot be read before.
             data: bytes | None = getattr(request, "_content", None)
             return data
 

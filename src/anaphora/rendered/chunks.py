@@ -60,7 +60,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
     lead: bytes = b""
     """The glue before the first chunk, which depends on the run before."""
     close: bytes = b""
-    """What the envelope adds after the run; not part of the cacheable bytes."""
+    """The bytes of the envelope after the run; not part of the cacheable bytes."""
     source: Any = None
     """The tools, blocks or messages that were rendered."""
     first_message: int = 0
@@ -134,7 +134,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One block of the prompt, as it is sent."""
+    """One block of the prompt, as sent."""
 
     index: int
     """Position among all chunks of the prompt."""

@@ -323,7 +323,7 @@ def _model_schema(kind: Any) -> dict[str, Any]:
         each.pop("title", None)
     if "$ref" in schema:  # of a recursive model
         return schema
-    # As a definition, like a struct: the parameter has a description of its own.
+    # As a definition, like a struct: the parameter has its own description.
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", kind.__name__)
     definitions = schema.pop("$defs", {})
     return {"$ref": f"#/$defs/{name}", "$defs": {**definitions, name: schema}}

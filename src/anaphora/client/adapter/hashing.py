@@ -22,7 +22,7 @@ _DOUBLE = range(-5, 16)
 
 
 def temperature(value: object) -> str:
-    """The temperature as it is hashed and sent, in single precision."""
+    """The temperature in single precision, as hashed and sent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"must be a number, not {type(value).__name__}", path="temperature")
     try:

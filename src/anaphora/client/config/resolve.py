@@ -177,7 +177,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             yield Notice("key_in_clear", reason, f"{place}.key")
 
     def _dialect(self) -> Dialect:
-        """The catalog's row for the provider; for a wire alone, that of its own provider."""
+        """The catalog's row for the provider; for a wire without a dialect, that of the wire's own
+        provider."""
         known = dict.fromkeys(row.provider for row in dialects().rows)
         wire_name, name = self._provider.wire, self._provider.dialect
         is_dialect = wire_name is not None and wire_name.partition("/")[0] in known

@@ -55,7 +55,7 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether anything limits a call that arrives now, so that its size matters."""
+        """Whether a call that arrives now may be limited, so that its tokens have to be counted."""
         limiter, lane = self.limiter, self.lane
         if limiter.shared is not None or lane.own is not None or lane.stated or lane.unproven:
             return True
@@ -73,8 +73,9 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     ) -> Admission:
         """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
 
-        `on_wait` is called with the seconds before the call waits: 0.0 if it waits for a running
-        call to end, which takes an unknown time. Such a wait ends with `Throttled` at the deadline.
+        `on_wait` is called with the seconds of the wait before it begins: 0.0 if the call waits for
+        a running call to end, which takes an unknown time. Such a wait ends with `Throttled` at the
+        deadline.
         """
         return Admission(self, tokens, deadline, on_wait)
 
@@ -91,7 +92,7 @@ class Admission(msgspec.Struct, eq=False):
     queued: float = 0.0
     """Seconds that the call waited."""
     on_settle: Callable[[Usage], None] | None = None
-    """For limits that nodes share."""
+    """Called with the usage, for limits that nodes share."""
 
     async def __aenter__(self) -> Self:
         gate = self.gate

@@ -40,7 +40,7 @@ _SHOWN_ERRORS = 500
 
 
 class McpConnection:
-    """`on_listing` is called with the tools whenever the server has listed them."""
+    """A connection to one server. `on_listing` gets the tools whenever the server lists them."""
 
     def __init__(
         self, settings: ServerSettings, on_listing: Callable[[Sequence[McpTool]], None]
@@ -310,7 +310,7 @@ class SessionServers:
                 await asyncio.wait(tasks)
                 await self.close()
                 raise
-            # In the order of their names, whichever server was first: nothing was sent yet.
+            # Sorted by name, not by the order of arrival: nothing was sent yet.
             self._registry.settle()
             self.opened = True
 

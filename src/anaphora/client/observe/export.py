@@ -18,7 +18,7 @@ from anaphora import errors
 from anaphora.client.response import BlockShare, Record
 from anaphora.values import Section, SegmentRole
 
-#: Replaces a name that does not look like one, or exceeds the number of names.
+#: Replaces a name that does not look like one, or exceeds the allowed number of names.
 OTHER = "other"
 
 #: OpenTelemetry's word for an error without a known class.

@@ -54,7 +54,7 @@ class Session:
     context manager it is closed at the end of the block."""
 
     _closes_servers = True
-    """Not a branch, which shares the servers of the session it comes from."""
+    """False for a fork, which shares the servers of its original."""
 
     def __init__(self, turns: SessionTurns) -> None:
         self.turns = turns
@@ -93,8 +93,7 @@ class Session:
 
         `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
         schema); other keywords are parameters of this call alone: `max_tokens`, `tool_choice`, ….
-        The conversation grows only when the reply is complete; a call that fails leaves it as it
-        was.
+        The conversation grows only when the reply is complete; a failed call does not change it.
         """
         return Turn(self.turns, self.turns.builder.request(content, output, options))
 
@@ -294,7 +293,7 @@ class Session:
                 await turns.keeper.load_pieces(state.past, state.past.references())
 
     async def forget(self) -> None:
-        """Deletes what is stored under the conversation's id, and what providers hold for it."""
+        """Deletes the stored conversation and its cache handles at providers."""
         await self.turns.load()
         await self._release()
         if self.turns.keeper is not None:

@@ -92,8 +92,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         whole: bool = False,
         too_long: bool = False,
     ) -> PreparedRequest:
-        """The call of a turn as one provider gets it. Its history is compacted if the prompt
-        exceeds `compact_at`, or was `too_long` for the provider."""
+        """The request of a turn for one provider. Its history is compacted if the prompt exceeds
+        `compact_at`, or was `too_long` for the provider."""
         call = self.call(state, turn, request, stream=stream, whole=whole)
         prepared = state.prepare(call, time.time())
         prepared.turn, prepared.notices = turn, turn.notices
@@ -138,7 +138,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             segments = (*segments, Segment.of(_TAIL, Message.user(".")))
         continuation = None
         if not whole and not request.prewarm:
-            continuation = prompt.continuation  # the prompt's own, the first time
+            continuation = prompt.continuation  # the prompt's own, until it was used
             if continuation is None and state.endpoint.features.stores_responses:
                 continuation = state.reply.continued(turn, self.store)
         ir = PromptIR(
@@ -159,7 +159,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def _params_of(self, state: ProviderState, request: TurnRequest, *, stream: bool) -> Params:
-        """The parameters of a turn; the same object if it has none of its own."""
+        """The parameters of a turn; the same object for all turns that set none."""
         own = bool(request.params) or request.output is not None or request.prewarm
         known = None if own else self.usual_params.get((state.target, stream))
         if known is not None:

@@ -72,7 +72,7 @@ class TurnFacts(msgspec.Struct, eq=False):
     price: Price | None
     diagnosis: Diagnosis | None
     slot_read: Prediction | None = None
-    """What was expected on a self-hosted server, before it learned from this call."""
+    """The prediction for a self-hosted server, made before it learned from this call."""
 
     def expected(self) -> Prediction:
         if self.slot_read is not None:

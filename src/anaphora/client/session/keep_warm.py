@@ -92,7 +92,7 @@ class CacheRefresher:
         self._schedule()
 
     async def close(self) -> None:
-        """No refresh is sent from now on; one under way is cancelled."""
+        """Sends no more refreshes; one in flight is cancelled."""
         self.turn_began()
         task, self._task = self._task, None
         self._closed = True

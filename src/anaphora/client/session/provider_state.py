@@ -33,7 +33,7 @@ from .saved import LastReply, PastCall
 
 
 class ProviderState:
-    """The calls of a conversation at one provider, and what is known from one to the next."""
+    """A conversation at one provider: its last call, the planner's memory, and the bills."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -42,12 +42,12 @@ class ProviderState:
         """Separates its bills from those of other conversations."""
         self.sent: SentCall | None = None
         self.simulated: SentTurn | None = None
-        """The same for the simulator."""
+        """The last call for the simulator."""
         self.reply = LastReply()
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
         self.past: PastCall | None = None
-        """The last call, if an earlier session made it, until this one was answered."""
+        """The last call of an earlier session, until a call of this one is answered."""
         self.bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
@@ -67,7 +67,7 @@ class ProviderState:
         return last.at, last.usage
 
     def fork(self) -> Self:
-        """The same past; what follows is separate."""
+        """A copy with the same past; later calls are separate."""
         other = copy.copy(self)
         other.reply = copy.copy(self.reply)
         other._planner = None if self._planner is None else self._planner.fork()

@@ -59,7 +59,7 @@ class SavedHandle(msgspec.Struct, frozen=True):
 
 
 class SavedChain(msgspec.Struct, frozen=True):
-    """A response that the provider stores, and what it continues."""
+    """The response that the provider stores, by the messages of its conversation."""
 
     messages: Position
     digest: bytes
@@ -228,7 +228,7 @@ class LastReply:
 
     def __init__(self, reply_id: str | None = None, chain: SavedChain | None = None) -> None:
         self.id = reply_id
-        """The provider's."""
+        """The provider's id of the reply."""
         self.committed: Conversation | None = None
         """The conversation that ends with it."""
         self.prompt: PromptIR | None = None
@@ -238,7 +238,7 @@ class LastReply:
 
     def continued(self, turn: TurnPrompt, store: bool | None) -> Continuation | None:
         """Continues it, if the prompt still begins with the stored one. `store` is the app's
-        choice; None: as its prompt did."""
+        choice; None: only if the app's prompt continued a response."""
         if self.id is None or not (store or (store is None and turn.continues)):
             return None
         if self._chain is not None:
@@ -261,7 +261,7 @@ class LastReply:
             self.prompt = turn.ir if _beginning_digest(turn.ir) == chain.begins else None
 
     def chain(self) -> SavedChain | None:
-        """For a later session."""
+        """The stored form, for a later session."""
         if self.committed is None:
             return None
         begins = b"" if self.prompt is None else _beginning_digest(self.prompt)

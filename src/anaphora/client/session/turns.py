@@ -1,5 +1,5 @@
-"""The turns of a conversation: each is rendered from where the last one ended, planned, checked
-against the prefix sent before, sent, and compared with its bill."""
+"""The turns of a conversation: each is rendered as an extension of the last one, planned, checked
+against its prefix, sent, and compared with its bill."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SessionTurns(Caller):
         """The cost of the conversation so far; None once a price was unknown."""
 
     def fork(self, name: str | None) -> SessionTurns:
-        """The same past; what follows is separate."""
+        """A copy with the same past; later turns are separate."""
         other = copy.copy(self)
         if self.keeper is not None:
             past = any(state.past is not None for state in self.states.values())
@@ -147,12 +147,12 @@ class SessionTurns(Caller):
         state, prompt = self.state(target), self._prompt()
         if state.past is not None and self.keeper is not None:
             call = self.builder.call(state, prompt, request, stream=flight.stream, whole=again)
-            if not await self.keeper.load_past(state, state.past, call):  # it is forgotten
+            if not await self.keeper.load_past(state, state.past, call):  # then it is dropped
                 self.load_notices = self.keeper.notices
                 self.states[target] = state = ProviderState(state.target)
                 self.handles.pop(target, None)
         handles = self.handles.get(target)
-        # A prompt that was too long is compacted; otherwise what it referred to is gone.
+        # Prepared again: compacted if it was too long, else without the stored object that is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
         if whole and handles is not None:
@@ -287,7 +287,7 @@ class SessionTurns(Caller):
 
     @property
     def busy(self) -> bool:
-        """Whether a call is in flight or a run is under way, which may be running tools."""
+        """Whether a call is in flight, or a run, which may be running tools."""
         return self.in_flight or self.running
 
     def check_idle(self) -> None:

@@ -81,7 +81,7 @@ class _OtherDecompressor:
         for at in range(0, len(data), _PIECE):
             try:
                 piece = getattr(self._reader, self._method)(data[at : at + _PIECE])
-            except Exception:  # each module has an error of its own
+            except Exception:  # each module has its own error class
                 raise InvalidCompression("the compressed data is broken") from None
             pieces.append(piece)
             most -= len(piece)

@@ -65,7 +65,7 @@ class OutgoingRequest:
         chunked: bool = False,
     ) -> None:
         """`repeatable`: safe to send again when a kept-alive connection was closed. `chunked`: the
-        head does not say how long the body is."""
+        head does not state the length of the body."""
         self.method = method
         self.head = head
         self.body = body
@@ -163,8 +163,8 @@ class NetworkExchange:
             self.abort()
 
     def release(self) -> None:
-        """Return the connection to the pool after the response was received to its end. Closes it
-        if the response came before the request was written: the rest is not sent."""
+        """Return the connection to the pool after the whole response was received. Closes it if the
+        response arrived before the request was written: the rest is not sent."""
         connection = self.connection
         if connection is not None and self.written:
             self.connection = None

@@ -142,7 +142,7 @@ class AiohttpTransport:
         return response
 
     async def close(self) -> None:
-        """Return when every socket is closed. Requests under way fail with `Transport`."""
+        """Return when every socket is closed. Requests in flight fail with `Transport`."""
         self._connections.closed = True
         if self._connections.connector is not None:
             self._timer.close()
