@@ -141,7 +141,7 @@ class PauseRefreshes:
         return self.usd, (Notice("kept_warm", text, "keep_warm"), *notices)
 
 
-def refreshed(
+def judge_refresh(
     state: ProviderState,
     prepared: PreparedRequest,
     reply: Reply,

@@ -31,7 +31,7 @@ from anaphora.client.turn import Caller
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
 from anaphora.wording import format_usd
 
-from .cached_prefix import CachedPrefix, PauseRefreshes, refresh_at, refresh_usd, refreshed
+from .cached_prefix import CachedPrefix, PauseRefreshes, judge_refresh, refresh_at, refresh_usd
 from .call_builder import CallBuilder
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
@@ -188,7 +188,7 @@ class RefreshCall(Caller):
         reply, prepared = flight.reply, self._prepared
         assert reply is not None
         price = flight.charge(prepared, reply.usage)
-        judged = flight.judge(partial(refreshed, self._state), prepared, price)
+        judged = flight.judge(partial(judge_refresh, self._state), prepared, price)
         if judged is not None:
             flight.verdict, flight.predicted = judged
             flight.saved = flight.verdict.saved
