@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
-from anaphora.client.session.cached_prefix import CachedPrefix, refreshed
+from anaphora.client.session.cached_prefix import CachedPrefix, judge_refresh
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.daemon.access.isolation import OwnReads
 from anaphora.daemon.faces import face_of
@@ -82,7 +82,7 @@ class JudgeRefresh(CallStep):
 
     def _verdict(self, call: AppCall, flight: InFlight) -> Verdict | None:
         assert flight.reply is not None
-        verdict, _ = refreshed(
+        verdict, _ = judge_refresh(
             self._state,
             self._prepared,
             replace(flight.reply, usage=call.usage),

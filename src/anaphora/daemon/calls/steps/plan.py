@@ -236,7 +236,7 @@ class PlanRequest(CallStep):
             read, scope=scope, at=now, own=own, elsewhere=elsewhere
         )
         if remembered.rules is None:
-            remembered.rules = target.begun().rules
+            remembered.rules = target.endpoint.begun(target).rules
         if call.conversation is not None:
             remembered.conversation, remembered.turn = call.conversation
         name, accounts = target.endpoint.id, self._tools.shared.accounts
