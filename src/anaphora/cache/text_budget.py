@@ -53,6 +53,9 @@ class TextBudget:
             if key in used:
                 break
             oldest = self._logs[key][0]()
+            if oldest is not None and oldest.read_again is None:
+                self._fixed[key] = self._logs.pop(key)
+                continue
             self._release(key)
             if oldest is not None:
                 oldest.drop_text()

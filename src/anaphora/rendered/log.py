@@ -229,11 +229,12 @@ class ChunkLog:
     def _dropped(self, start: int, end: int) -> bytes:
         """Bytes of which some were dropped."""
         text = None if self.read_again is None else self.read_again()
-        with self._lock:
-            gone = self.gone
-            if text is not None and len(text) >= gone:
-                self.gone, self.buffer = 0, bytearray(text[:gone]) + self.buffer
-                return bytes(memoryview(self.buffer)[start:end])
+        if text is not None and len(text) >= end:
+            with self._lock:
+                if len(text) >= self.gone:
+                    self.gone, self.buffer = 0, bytearray(text[: self.gone]) + self.buffer
+            return text[start:end]
+        gone = self.gone
         first, pieces = bisect_right(self.ends, start), []
         begin = self.start(first)
         for index in range(first, bisect_left(self.ends, end) + 1):

@@ -122,10 +122,9 @@ class MessageCut(msgspec.Struct, frozen=True, gc=False):
 
 def _read_again(source: ref[ListElements], first: int, cut: MessageCut) -> bytes | None:
     """The text of a log of messages, from the request that it was cut from last."""
-    elements = source()
+    elements, append = source(), LogAppend()
     if elements is None:
         return None
-    append = LogAppend()
     cut.add_to(append, elements.raws[first:], None)
     return b"".join([data for _, _, data in append.chunks])
 
@@ -233,6 +232,8 @@ class RequestSplit:
             # Whoever has the request holds its elements; a log must not hold the body.
             first = len(elements.raws) - len(raws)
             log.read_again = functools.partial(_read_again, ref(elements), first, cut)
+        else:
+            log.read_again = None
         run = ChunkRun(
             "messages",
             log,
@@ -257,7 +258,7 @@ class RequestSplit:
             return self._known_elements(self._elements, len(raws), context)
         first = [digest_of(raws[0])] if raws else []
         log = self._memo.messages.get((context, first[0])) if first else None
-        if log is None:
+        if log is None or log.gone:
             log = ChunkLog()
             log.source = [], [], b""
             digests = first + [digest_of(raw) for raw in raws[1:]]
