@@ -131,7 +131,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
         return self.kept.head + self.data[self.following :]
 
     def members(self) -> Members | None:
-        """Those of the body, but for the known messages in their list; None where they cannot be
+        """Those of the body, but for the known messages in their list; None if they cannot be
         read without doubt."""
         kept = self.kept
         name = kept.elements.name
@@ -188,7 +188,7 @@ class BodyMemory(Generic[Facts]):
         self._bytes = 0
 
     def find(self, scope: Hashable, wire: str, data: bytes) -> KnownBeginning[Facts] | None:
-        """What a body has in common with a kept one; None where it is not even a message."""
+        """What a body has in common with a kept one; None if it is not even a message."""
         for key in self._places(scope, wire, data, len(data), _PLACES):
             kept = self._found.get(key)
             if kept is not None:
@@ -304,7 +304,7 @@ class RequestBodies:
 
 
 def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElements | None, int]:
-    """The messages of a body, and the offset of the first one; None where they are not in a list,
+    """The messages of a body, and the offset of the first one; None if they are not in a list,
     or where a member is given twice."""
     name = request_table(wire).messages
     raw = members.get(name)
@@ -321,7 +321,7 @@ def list_of_messages(wire: str, data: bytes, members: Members) -> tuple[ListElem
 
 
 def _read_rest(beginning: KnownBeginning[None]) -> DecodedBody | None:
-    """The body, of which known messages are not read again; None where the rest cannot be read
+    """The body, of which known messages are not read again; None if the rest cannot be read
     without doubt."""
     members = beginning.members()
     if members is None:

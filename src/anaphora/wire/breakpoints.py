@@ -226,7 +226,7 @@ def plannable(
 
 
 def _options(raw: Any) -> dict[str, Any] | None:
-    """The cache options of a request; None where it has none."""
+    """The cache options of a request; None if it has none."""
     if isinstance(raw, msgspec.Raw):
         try:
             raw = msgspec.json.decode(raw)

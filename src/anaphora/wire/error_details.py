@@ -20,7 +20,7 @@ from anaphora.canonical import dumps
 from .reading import DECODE_ERRORS
 
 Json: TypeAlias = Any
-#: Takes a value as it came, and returns what is shown of it; None where that is nothing.
+#: Takes a value as it came, and returns what is shown of it; None if that is nothing.
 Shown: TypeAlias = Callable[[Json], Json]
 
 #: The most that the fields of one error take, as JSON.
@@ -159,7 +159,7 @@ _TABLES: dict[str, Shown] = {"anthropic": _ANTHROPIC, "openai": _OPENAI, "gemini
 
 
 def shown_fields(form: str, error: Json) -> dict[str, Any] | None:
-    """The fields of an error object that pass; None where it is none. `form`: anthropic, openai
+    """The fields of an error object that pass; None if it is none. `form`: anthropic, openai
     (of both its wires) or gemini."""
     shown: dict[str, Any] | None = _TABLES[form](error)
     return shown or None

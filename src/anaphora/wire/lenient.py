@@ -120,7 +120,7 @@ class LenientDecoder(Generic[T]):
     def decode(
         self, data: bytes | msgspec.Raw, path: str, fail: ErrorFactory
     ) -> tuple[T, Unknown | None]:
-        """The value, and the members that have no name in it; None where there are none."""
+        """The value, and the members that have no name in it; None if there are none."""
         try:
             return self.strict(data), None
         except DECODE_ERRORS:

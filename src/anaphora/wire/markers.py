@@ -63,9 +63,9 @@ class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     automatic: str = ""
     """The field of the body that asks for an automatic breakpoint."""
     key: bytes = b""
-    """What stands before a cache key in the body; empty where the wire has none."""
+    """What stands before a cache key in the body; empty if the wire has none."""
     only_marks: bytes = b""
-    """The field that asks for no automatic breakpoint; empty where there is none."""
+    """The field that asks for no automatic breakpoint; empty if there is none."""
 
 
 #: What stands before a cache key in OpenAI's bodies, and what makes OpenAI write only marked

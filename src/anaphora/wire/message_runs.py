@@ -72,7 +72,7 @@ def message_runs(
 # they are added.
 
 FollowCheck: TypeAlias = Callable[[Part, Role], bool | None]
-"""Whether a part of a message of that role may follow reasoning; None where the part does not reach
+"""Whether a part of a message of that role may follow reasoning; None if the part does not reach
 the wire."""
 
 UNFINISHED_REASONING = Notice(

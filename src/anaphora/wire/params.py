@@ -68,7 +68,7 @@ class Param(msgspec.Struct, frozen=True):
         return self.name if self.name.startswith("cache.") else f"params.{self.name}"
 
     def value(self, call: Call) -> Any:
-        """What the call sets; None where it sets nothing."""
+        """What the call sets; None if it sets nothing."""
         group, _, name = self.name.partition(".")
         if not name:
             value = getattr(call.params, group)

@@ -270,7 +270,7 @@ def leading_results(
 
 
 def fields_part(wire: str, kind: str, members: Members) -> list[Part]:
-    """The part that holds these fields; none where there are none."""
+    """The part that holds these fields; none if there are none."""
     return [Opaque(wire, kind, encode_members(members).decode())] if members else []
 
 

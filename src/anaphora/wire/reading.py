@@ -96,7 +96,7 @@ def reason_and_path(problem: Exception) -> tuple[str, str]:
 
 
 def extras_of(wire: str, members: Members) -> Extras | None:
-    """Members as extras of that wire; None where there are none."""
+    """Members as extras of that wire; None if there are none."""
     return FrozenExtras({wire: _encode(members).decode()}) if members else None
 
 
@@ -114,7 +114,7 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
-    """The elements of a list; none where it is null."""
+    """The elements of a list; none if it is null."""
     try:
         return _decode_optional_elements(raw) or []
     except DECODE_ERRORS:
@@ -134,7 +134,7 @@ _decoder = functools.cache(msgspec.json.Decoder)
 
 
 def known_text(members: Members, name: str) -> str:
-    """A member that is a text; empty where it is none."""
+    """A member that is a text; empty if it is none."""
     raw = bytes(members.get(name, b""))
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
 
@@ -187,7 +187,7 @@ def replaces_lone_surrogates(read: Callable[[bytes], T]) -> Callable[[bytes], T]
 
 
 def lone_surrogate(data: bytes) -> str:
-    """The first one, and where it is; empty where there is none. The rest of a pair that is cut off
+    """The first one, and where it is; empty if there is none. The rest of a pair that is cut off
     with the data is not missed."""
     for found in _ESCAPES.finditer(data) if find_surrogate(data) else ():
         if found[1] and data.find(b'"', found.end()) >= 0:
@@ -204,7 +204,7 @@ _CLOSING = {b"{": b"}", b"[": b"]"}
 
 def closed_json(data: bytes) -> bytes | None:
     """The JSON that `data` is the beginning of, without what follows, and without the last member
-    or element where that cannot be read. None where nothing can be read. `data` should be short:
+    or element where that cannot be read. None if nothing can be read. `data` should be short:
     all of its structure is looked at."""
     open_text: int | None = None
     closing: list[bytes] = []

@@ -128,7 +128,7 @@ _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 
 
 def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
-    """The wait in seconds that the headers ask for; None where they do not, or unreadably.
+    """The wait in seconds that the headers ask for; None if they do not, or unreadably.
 
     `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
     `now`. Header names are lowercase.
@@ -153,7 +153,7 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
 
 
 def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """How long until all exhausted limits are reset; None where that is unknown."""
+    """How long until all exhausted limits are reset; None if that is unknown."""
     limits = read_limits(headers)
     waits = [seconds_until(limit.reset, now) for limit in limits if limit.remaining <= 0]
     return max((wait for wait in waits if wait is not None), default=None)

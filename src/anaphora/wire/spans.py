@@ -213,7 +213,7 @@ def removal_span(members: dict[str, MemberSpan], name: str, holder: ByteSpan) ->
 
 
 def edited(body: bytes, edits: list[Edit]) -> bytes:
-    """A body with edits that do not overlap; the same object where there are none."""
+    """A body with edits that do not overlap; the same object if there are none."""
     if not edits:
         return body
     pieces: list[bytes | memoryview] = []

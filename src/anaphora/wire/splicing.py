@@ -53,7 +53,7 @@ class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request with markers."""
 
     body: bytes
-    """The given object where nothing was changed."""
+    """The given object if nothing was changed."""
     marks: tuple[Mark, ...]
     """All markers that it has now."""
     headers: tuple[tuple[str, str], ...] = ()
@@ -175,7 +175,7 @@ class _Splicing:
         return Mark(mark.chunk, ttl, mark.splice)
 
     def _insert(self, mark: Mark, *, removed: bool) -> bool:
-        """Puts a marker in; False where the block has one that cannot be read."""
+        """Puts a marker in; False if the block has one that cannot be read."""
         marker = self._rendered.markers.get(mark.ttl)
         if marker is None:
             known = " or ".join(self._rendered.markers) or "none"
@@ -379,7 +379,7 @@ class _Splicing:
 
 
 def _steps(run: ChunkRun, index: int) -> tuple[str, int, int | None]:
-    """The list of the body that holds a chunk, the element in it, and the block in that; None where
+    """The list of the body that holds a chunk, the element in it, and the block in that; None if
     the element is the block itself."""
     if run.section == "messages":
         log = run.log

@@ -56,7 +56,7 @@ SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
 #: What a log of messages was cut from: the digest of each message, the marks with the index of
 #: their message, counted from the log's first chunk, and the digest of all messages together
-#: (empty where it was not needed).
+#: (empty if it was not needed).
 _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
 #: What the log of a section keeps: its run without the log, its markers, and the run of the last
 #: request with the same bytes, so that what was found out about it holds for the next one.

@@ -202,7 +202,7 @@ class Walk:
         return found
 
     def function_name(self, tool: WalkedBlock) -> str:
-        """The name of a tool that is one function; empty where it has none."""
+        """The name of a tool that is one function; empty if it has none."""
         level, members, holder = self._level, tool.members, self.table.function
         if holder:
             value = members.get(holder)

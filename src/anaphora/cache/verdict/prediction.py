@@ -137,7 +137,7 @@ def _simulate_marks(
     made: MadeCall,
     at: float,
 ) -> tuple[Outcome, Outcome] | None:
-    """Two calls with markers; None where nothing is read, or a part has expired."""
+    """Two calls with markers; None if nothing is read, or a part has expired."""
     sizes = {mark.chunk: before.tokens(mark.chunk + 1) for mark in was.marks}
     written = writing_marks(rules, was.marks, sizes.__getitem__)
     if not written:

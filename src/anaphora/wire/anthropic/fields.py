@@ -11,7 +11,7 @@ from anaphora.wire.tables import BlockType, Does, RequestTable, names, request_f
 
 from .types import WIRE
 
-#: The members of all blocks that are results of a tool that Anthropic runs.
+#: Members of the result blocks of Anthropic's server tools.
 _RESULT = "cache_control content tool_use_id type"
 
 

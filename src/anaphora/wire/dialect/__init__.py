@@ -383,7 +383,7 @@ def _count(usage: Any, places: tuple[str, ...]) -> int | None:
 
 
 def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstream | None:
-    """The error in the provider's own form that a reply holds; None where there is none."""
+    """The error in the provider's own form that a reply holds; None if there is none."""
     if isinstance(body, bytes) and dumps(shape.at) not in body and b"\\u" not in body:
         return None  # nearly every reply: there is no such field, in any spelling
     try:
@@ -406,7 +406,7 @@ def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstr
 
 
 def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
-    """The error in the provider's own form; None where it has no code for it."""
+    """The error in the provider's own form; None if it has no code for it."""
     name = _NAMES.get(type(error))
     code = error.code if shape.kinds.get(error.code or "") == name else None
     if code is None:

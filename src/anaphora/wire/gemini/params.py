@@ -455,7 +455,7 @@ def _read_tool_config(config: types.ToolConfig, rest: Members) -> types.ToolConf
 
 
 def _kept(rest: Members, *path: str) -> Members:
-    """The members of an object inside `rest`; none where it is not there."""
+    """The members of an object inside `rest`; none if it is not there."""
     for name in path:
         rest = decode_members(rest.get(name, b"{}"))
     return rest

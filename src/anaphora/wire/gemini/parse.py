@@ -240,7 +240,7 @@ class PartReader:
         place: int | str | None,
         index: int,
     ) -> tuple[ResultPart, ...] | None:
-        """The parts beside a result's text; None where one of them may not stand there."""
+        """The parts beside a result's text; None if one of them may not stand there."""
         inner = None if unknown is None else unknown.members.get("functionResponse")
         beside = inner.take_elements("parts") if isinstance(inner, Unknown) else {}
         reader = PartReader(
@@ -288,7 +288,7 @@ def _read_text(text: str, part: types.WirePart, unknown: Unknown | None) -> Text
 
 
 def _read_media(part: types.WirePart, extras: Extras | None) -> Part | None:
-    """Bytes or a file; None where it is neither. A video, which no other wire has, is none."""
+    """Bytes or a file; None if it is neither. A video, which no other wire has, is none."""
     blob, file = part.inlineData, part.fileData
     source: Source
     if blob is not None:

@@ -222,7 +222,7 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 
 
 def _signs_calls(profile: Profile) -> bool | None:
-    """Whether a call of the model has a signature; None where nothing is known of it."""
+    """Whether a call of the model has a signature; None if nothing is known of it."""
     return profile.refuses("unsigned_calls") or (None if profile.capabilities is None else False)
 
 

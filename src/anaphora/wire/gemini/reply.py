@@ -161,7 +161,7 @@ class _Feedback(msgspec.Struct, frozen=True):
 
 
 def enum_text(value: str | int | None) -> str | None:
-    """The name of an enum's value, or its number; None where it is not set."""
+    """The name of an enum's value, or its number; None if it is not set."""
     return str(value) if isinstance(value, int) else value
 
 

@@ -98,7 +98,7 @@ class LineDecoder:
         return [replace_lone_surrogates(line) for line in map(bytes.strip, lines) if line]
 
     def close(self) -> list[bytes]:
-        """The line that the stream ended in; none where it ended between two."""
+        """The line that the stream ended in; none if it ended between two."""
         line = self._joined().strip()
         self._pieces, self._size = [], 0
         return [replace_lone_surrogates(line)] if line else []

@@ -62,7 +62,7 @@ from .types import (
 )
 
 Notices: TypeAlias = list[Notice]
-#: Encodes a part; None where Chat has no way to send it.
+#: Encodes a part; None if Chat has no way to send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 _TEXT = Kind.TEXT  # looked up once: access to an enum member is slow

@@ -46,7 +46,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from .types import ITEM, WIRE
 
 Notices: TypeAlias = list[Notice]
-#: Encodes a part; None where OpenAI has no way to send it.
+#: Encodes a part; None if OpenAI has no way to send it.
 Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 
 #: The state of a log that ends with a closed item. Otherwise it is the role of the open one.

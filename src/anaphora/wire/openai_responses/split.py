@@ -92,7 +92,7 @@ def split(
 
 
 def _take_model(request: RequestSplit) -> str:
-    """The model; empty where a stored prompt decides it."""
+    """The model; empty if a stored prompt decides it."""
     if "prompt" in request.members and request.members.get("model", NULL) == NULL:
         request.members.pop("model", None)
         if bytes(request.members["prompt"])[:1] == b"{":
