@@ -1,5 +1,5 @@
-"""The messages of a call: as runs, for wires that render each segment by itself; and reasoning in
-them that nothing follows."""
+"""The messages of a call as runs, for wires that render each segment by itself; and reasoning that
+nothing follows."""
 
 from __future__ import annotations
 
@@ -67,9 +67,8 @@ def message_runs(
 # A reply may be cut off inside its reasoning. Providers reject such reasoning in requests:
 # Anthropic takes no message that ends with a thinking block, Responses no reasoning item without
 # the item that follows it, Chat hosts no message without content or calls. So it is left out, with
-# a notice; the conversation keeps it. Where the assistant continues in its next message, the
-# reasoning is followed by that. Until then it has no bytes in the prompt, which only grows when
-# they are added.
+# a notice; the conversation keeps it. If the assistant continues in its next message, that follows
+# the reasoning, which is sent from then on: the prompt only grows by it.
 
 FollowCheck: TypeAlias = Callable[[Part, Role], bool | None]
 """Whether a part of a message of that role may follow reasoning; None if the part does not reach
@@ -83,8 +82,9 @@ UNFINISHED_REASONING = Notice(
 
 
 class ReasoningFollowed:
-    """Whether the assistant continues after its reasoning: in the same message, or in the messages
-    after it before another role. Calls come in order, so each part is examined once."""
+    """Whether the assistant continues after its reasoning: in the same message, or in the next
+    messages before another role. Positions are asked for in order, so each part is examined
+    once."""
 
     __slots__ = ("_check", "_decided_by", "_followed", "_messages")
 

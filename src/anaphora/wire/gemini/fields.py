@@ -21,7 +21,7 @@ PART = names(
     inlineData mediaProcessing mediaResolution partMetadata speechMetadata text thought
     thoughtSignature toolCall toolResponse videoMetadata"""
 )
-#: Those that are known to be billed as text or as a medium.
+#: Members that are known to be billed as text or as a medium.
 _COUNTED = PART - names("audioTranscription mediaProcessing speechMetadata")
 #: Members of the generation settings: types.GenerationConfig, and what the SDK writes there.
 GENERATION_CONFIG = names(
@@ -34,7 +34,7 @@ GENERATION_CONFIG = names(
 
 
 def _part(members: dict[str, Any], level: Level) -> tuple[str, BlockType]:
-    """The kind of a part: what it is besides a thought."""
+    """The kind of a part, apart from whether it is a thought."""
     for name in ("inlineData", "fileData"):
         value = members.get(name)
         if value is not None and level.first(value) == b"{":

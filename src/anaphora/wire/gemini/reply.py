@@ -1,5 +1,4 @@
-"""A complete response of Gemini's in both directions: bytes to `Reply` and back, losing nothing.
-Also a reply as a stream of chunks.
+"""Reads and writes complete responses of Gemini without loss, and writes replies as streams.
 
 The first candidate is the answer. Further candidates, and the fields of a candidate beside its
 content, are kept in the reply's extras as `candidates` and `candidate`.
@@ -89,8 +88,8 @@ _FINISH_REASONS: dict[StopReason, str] = {
 
 
 def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[Raw]]:
-    """A response, its unknown fields, and the candidates behind the first. Those are not read, so
-    they may be anything."""
+    """A response, its unknown fields, and the candidates after the first. Those are not decoded, so
+    they may be any JSON."""
     try:
         response, unknown = RESPONSE.decode(body, "$", reply_error)
         several = len(response.candidates or ()) > 1
@@ -166,7 +165,7 @@ def enum_text(value: str | int | None) -> str | None:
 
 
 def block_reason(members: Members) -> str | None:
-    """Why the prompt was blocked; None when it was not."""
+    """Why the prompt was blocked; None if it was not."""
     feedback = members.get("promptFeedback", NULL)
     if bytes(feedback) == b"null":
         return None
@@ -203,7 +202,7 @@ def write_response(reply: Reply, content: bytes, usage: Usage, reply_id: str, mo
 
 
 def _write_candidates(reply: Reply, extras: Members, content: bytes) -> list[bytes]:
-    """All candidates as a member of the body, taken from the extras; none when the prompt was
+    """All candidates as a member of the body, taken from the extras; none if the prompt was
     blocked."""
     blocked = not reply.message.parts and block_reason(extras) is not None
     if blocked and "candidate" not in extras:
@@ -317,7 +316,7 @@ class StreamWriter:
 
 
 def _without_text(part: Text | Refusal | Thinking) -> Part | None:
-    """The part with an empty text, for its signature and extras; None when it has neither."""
+    """The part with an empty text, for its signature and extras; None if it has neither."""
     if isinstance(part, Thinking):
         own = part.provider in (None, *OWN)
         signed = own and (part.signature is not None or extra_members(part.extras, WIRE))
@@ -352,7 +351,7 @@ def read_usage(raw: bytes) -> Usage:
 
 
 def write_usage(usage: Usage) -> bytes:
-    """The usage object: the provider's own where it means the same here."""
+    """The usage object: the provider's own if it has the same counts."""
     if (own := own_usage(usage, read_usage)) is not None:
         return own
     prompt, output = usage.input or 0, usage.output or 0

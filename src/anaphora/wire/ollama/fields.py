@@ -1,4 +1,4 @@
-"""What requests to Ollama contain: the fields, and its messages, which are one block each."""
+"""The fields of requests to Ollama, and of its messages, which are one block each."""
 
 from __future__ import annotations
 

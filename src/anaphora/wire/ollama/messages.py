@@ -1,6 +1,6 @@
-"""Messages as Ollama's bytes: each is one closed object, since content is a text and not a list.
+"""Encodes messages for Ollama: each is one closed object, since content is a text and not a list.
 
-What stands before a message never changes its bytes, except for the calls that its tool results
+The bytes of a message do not depend on earlier messages, except for the calls that its tool results
 answer.
 """
 
@@ -129,7 +129,7 @@ class MessageFields(msgspec.Struct):
         return bool(self.images or self.texts or self.calls or any(self.thinking))
 
     def add(self, field: str, value: Any) -> bool:
-        """Appends a part; whether one stands before it that comes after it here."""
+        """Append a part; returns whether that changes the order of parts."""
         getattr(self, field).append(value)
         later = _ORDER[_ORDER.index(field) + 1 :]
         return any(getattr(self, name) for name in later)
@@ -157,8 +157,8 @@ class MessageFields(msgspec.Struct):
 
 
 def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
-    """A message for each text, with the images before it: content is one text here, and texts that
-    were apart would run together in it. Images after the last text go with it."""
+    """A message for each text, with the images before it: a message has only one text, and joining
+    several would run them together. Images after the last text go with it."""
     texts: list[MessageFields] = []
     waiting: list[bytes] = []
     for index, part in enumerate(message.parts):
@@ -177,7 +177,7 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
         texts.append(MessageFields(images=waiting))
     fields = message_fields(message.parts)
     if fields and texts:
-        texts[0].unknown = fields  # the message that they came with
+        texts[0].unknown = fields  # the message that they belong to
     elif fields:
         notices.append(Notice("fields_left_out", "fields of an empty message"))
     opening = b'{"role":"%b",' % role.encode()
@@ -197,8 +197,8 @@ def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
 
 
 def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
-    """A tool's answer. Models look for the tool's name as well as the call's id, so the name comes
-    from the call where the result has none; an id that was made here is not sent."""
+    """A tool's result. Models look for the tool's name as well as the call's id, so the name is
+    taken from the call if the result has none; a generated id is not sent."""
     if part.error:
         why = "Ollama has no error flag for tool results; the text has to mention it"
         notices.append(Notice("error_flag_left_out", why, "error"))
@@ -229,8 +229,8 @@ def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
 
 
 def write_assistant(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
-    """The whole message; None when it is empty. An answer holds all reasoning, a request only that
-    of Ollama itself."""
+    """The whole message; None if it is empty. A reply holds all reasoning, a request only Ollama's
+    own."""
     fields = sort_parts(message, notices, answer=answer)
     if not answer:
         if any(fields.thinking) and not (fields.images or any(fields.texts) or fields.calls):
@@ -244,7 +244,7 @@ def write_assistant(message: Message, notices: Notices, *, answer: bool = False)
 
 
 def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFields:
-    """Each part in its field; a notice for each that has none, or changes its place."""
+    """The parts by field; a notice for each that has none, or whose position changes."""
     fields = MessageFields(unknown=message_fields(message.parts))
     for index, part in enumerate(message.parts):
         place = f"parts[{index}]"
@@ -271,7 +271,7 @@ def message_fields(parts: Iterable[Part]) -> bytes:
 def _encode(
     part: Part, notices: Notices, assistant: bool = False, answer: bool = False
 ) -> tuple[str, Any]:
-    """The field of its message that a part goes to, and its value there; no field where the part is
+    """The field of its message that a part goes to, and its value there; no field if the part is
     left out, with a notice."""
     if isinstance(part, Text) or (assistant and isinstance(part, Refusal)):
         if isinstance(part, Refusal):
@@ -318,7 +318,7 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
-    """One entry of `images`; None with a notice where there is only a URL."""
+    """One entry of `images`; None with a notice if there is only a URL."""
     source = part.source
     if not isinstance(source, Bytes):
         notices.append(Notice("image_source", "Ollama takes an image as bytes only; left out"))

@@ -1,4 +1,5 @@
-"""Everything of a request that is not prompt: the parameters, and the envelope around the runs."""
+"""The parts of a request other than the prompt: the parameters, and the envelope around the
+runs."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ from anaphora.wire.reading import encode_members, extras_of, request_error
 from .types import MEMO, NULL, WIRE, ChatRequest, ModelOptions
 
 PATH = "/api/chat"
-#: The messages of a call without any, which loads the model or unloads it.
+#: The messages of a call that has none: it loads or unloads the model.
 NO_MESSAGES = b'"messages":[]'
 
 _Think = Literal["low", "medium", "high", "max"] | bool
 _JSON = msgspec.Raw(b'"json"')
 
-#: The levels for the efforts of other providers, as on Ollama's OpenAI surface.
+#: The levels for the efforts of other providers, as on Ollama's OpenAI endpoint.
 _EFFORTS: dict[str, _Think] = {
     "none": False,
     "minimal": "low",
@@ -203,7 +204,7 @@ class _ParamFields(msgspec.Struct, frozen=True):
 
 
 def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, Extras | None]:
-    """The parameters, and everything that has none as extras. A stream is the default."""
+    """The parameters, and as extras all fields without a parameter. Streaming is the default."""
     rest = unknown.remaining() if unknown is not None else {}
     options = output = None
     if request.options is not NULL:
