@@ -100,7 +100,7 @@ def resolve_marks(
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:
     """Marks on chunks in hash order, the last frozen chunk, and notices for marks without a chunk.
 
-    `nearest` has the wire's own TTL for each that may be asked for.
+    `nearest` has the wire's own TTL for each that may be requested.
     """
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []

@@ -280,7 +280,8 @@ def _all_parts(message: Message) -> Iterable[Part]:
 
 
 def _without_place(message: Message) -> Message:
-    """A system message as made by `Message.system`: only requests keep its original role."""
+    """A system message as made by `Message.system`: without its original role, which only requests
+    keep."""
     from .openai import SYSTEM_KEY  # loaded with the wire
 
     parts: list[Part] = []

@@ -1,8 +1,7 @@
 """What Responses requests contain: the fields, and the types of items and content parts.
 
 Names are those of the openai SDK 3.49.0, types/**/*_param(s).py, seen 2026-11-14; a test compares
-them with it. What the SDK does not have is what OpenAI's own Codex CLI 0.166 sends to the service,
-seen 2026-11-16.
+them with it. Names that the SDK lacks are sent by OpenAI's own Codex CLI 0.166, seen 2026-11-16.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from anaphora.wire.tables import BlockType, Does, Medium, RequestTable, names, r
 
 from .types import WIRE
 
-#: What Codex sends besides, in the body and in each item.
+#: Further fields that Codex sends, in the body and in each item.
 CODEX = names("client_metadata")
 CODEX_ITEM = names("internal_chat_message_metadata_passthrough")
 
@@ -116,7 +115,7 @@ def _is_whole(item: Any) -> bool:
     return item.type != "reasoning" or bool(item.encrypted_content)
 
 
-#: Items that tell the model what to do, or are not known to be turns.
+#: Items that instruct the model, or are not known to be turns.
 _INSTRUCTING = names(
     """additional_tools compaction_trigger configuration_update mcp_list_tools message program
     program_output tool_search_output"""

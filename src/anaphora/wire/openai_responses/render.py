@@ -1,9 +1,9 @@
 """Renders a call as a Responses request: system text, tools and input, in hash order.
 
 A message's content stays open: the chunks of its parts follow each other, and the next item closes
-it. The output of a tool is the same. Calls, reasoning and opaque items are closed, one chunk each.
-So the glue before a chunk depends only on the state before it, and messages are never merged: that
-makes appending cheap and exact.
+it. The same holds for the output of a tool. Calls, reasoning and opaque items are closed, one chunk
+each. So the glue before a chunk depends only on the state before it, and messages are never merged,
+which makes appending cheap and exact.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     """
     blocks = call.ir.system_field_blocks()
     place = place_of(blocks)
-    # JSON mode must be asked for in a message.
+    # JSON mode requires that a message mentions JSON.
     in_message = "message" if call.params.output == "json" else None
     traits = traits_of(profile, place.slot or in_message)
     previous = usable_previous(previous, WIRE, call.model)
@@ -344,7 +344,7 @@ def _follows(part: Part, role: Role) -> bool | None:
         if not always_sent and not _is_sent(part, _ROLES.get(role, "user")):
             return None
     except InvalidRequest:
-        pass  # rejected where it stands, with its path
+        pass  # raised again when it is rendered, with its path
     if isinstance(part, Opaque) and not is_content(part.kind):
         return part.kind not in APP_ITEMS or part.kind == "item_reference"
     return isinstance(part, ToolCall) or (role == "assistant" and not isinstance(part, ToolResult))
