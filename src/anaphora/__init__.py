@@ -105,7 +105,7 @@ _LAZY = {
 }
 
 
-#: Packages that are reached as `anaphora.NAME` without an import of their own.
+#: Packages that are available as `anaphora.NAME` without a separate import.
 _PACKAGES = {"integrations", "replay"}
 
 

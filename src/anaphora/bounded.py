@@ -1,4 +1,4 @@
-"""A map with a limit: what was used last stays.
+"""A map with a limit, which drops the least recently used entries.
 
 seen = BoundedMap[str, bytes](1000, most_size=1 << 20, size_of=len)
 seen["a"] = b"…"        the newest entry; the oldest ones are dropped beyond a limit

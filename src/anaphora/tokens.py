@@ -58,7 +58,7 @@ _HIDDEN = 100_000
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, the size before the first byte of its log (bytes of text, other tokens),
-the ends of its chunks, and the chunks that are not all text."""
+the ends of its chunks, and the chunks that are not only text."""
 
 
 def for_model(rendered: Rendered, profile: Profile) -> Rendered:
@@ -138,8 +138,7 @@ class Counts:
         ]
 
     def before(self, offset: int) -> int:
-        """The tokens before a byte of the prompt. Of the chunk that holds it, whole tokens count:
-        the one with the byte is not before it."""
+        """The tokens before a byte of the prompt, without the token that holds the byte."""
         if offset >= self._rendered.size:
             return self.total
         chunk = self._rendered.at_offset(offset)

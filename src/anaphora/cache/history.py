@@ -1,5 +1,5 @@
-"""What became of a conversation's earlier messages in a later prompt: which blocks are no longer
-sent, and whether a summary stands in their place. Found from bytes alone."""
+"""Compares a conversation's earlier messages with a later prompt: which blocks are not sent again,
+and whether a summary replaces them. Uses bytes only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .simulator import RenderedPrompt
 
 HistoryChange: TypeAlias = Literal["compaction", "edited"]
 
-#: The share of a reply's long lines that a summary repeats. Programs leave out what precedes it.
+#: The share of a reply's long lines that a summary repeats. Programs leave out text before it.
 _REPEATED = 0.25
 #: Blocks at the end of a history of which a compaction may keep some.
 _NEWEST = 64
@@ -28,15 +28,15 @@ _NEWEST = 64
 _MOST_SEARCHED = 256 * 1024
 #: A message of the model's that is one block, with its text as a string (Responses).
 _MODELS_OWN = re.compile(rb'"role"\s*:\s*"assistant"')
-#: The shortest beginning that a block has in common with what it was before more was added to it.
+#: The shortest common beginning by which a block is recognised after text was appended to it.
 _SAME_BEGINNING = 128
 #: Blocks in which providers and their clients keep a compacted history.
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
 
 class BlocksGone(NamedTuple):
-    """The blocks behind a change: those of the earlier prompt that are not sent any more, those of
-    the later one that are new, and how many stand before the first that both have."""
+    """The blocks after a change: those of the earlier prompt that are not sent again, those of the
+    later one that are new, and how many of each precede the first common block."""
 
     gone: tuple[int, ...]
     new: tuple[int, ...]
@@ -47,7 +47,8 @@ class BlocksGone(NamedTuple):
 
 
 def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
-    """Compares what the earlier call may have cached, from a chunk on."""
+    """Compare the blocks that the earlier call may have cached with the later prompt, from a chunk
+    on."""
     before, after = _blocks(earlier.rendered), _blocks(later)
     was = block_texts(before, first, cached_chunks(earlier))
     now = block_texts(after, first, len(after))
@@ -81,12 +82,12 @@ def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[i
 
 
 def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
-    """What the earlier call may have cached from a chunk on and the later one does not send. A
-    block that another one replaces is sent again, less what it became shorter."""
+    """The tokens that the earlier call may have cached from a chunk on and the later one does not
+    send. Of a block that is replaced, only the difference in size counts."""
     blocks = blocks_gone(earlier, later, first)
     if not blocks.gone:
         return 0
-    # By its own bill alone, so that all who know the two calls count the same.
+    # By its own bill alone, so that the result depends on these two calls only.
     counts, tokens = Counts(earlier.rendered, ()), 0
     total = None if earlier.usage is None else earlier.usage.input
     billed = total / counts.total if total and counts.total else 1.0
@@ -104,7 +105,7 @@ def _size(rendered: Rendered, chunk: int) -> int:
 
 
 def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryChange:
-    """What kind of change begins at a chunk of the messages. It is a compaction if
+    """The kind of change that begins at a chunk of the messages. It is a compaction if
 
     - a compacted history as a provider writes it is new in the prompt, or
     - a message of the user's repeats the previous reply, which is not sent as one: that was the
@@ -126,8 +127,8 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
 
 
 def is_compacted(earlier: SentCall, later: Rendered, shared: int) -> bool:
-    """Whether a prompt that does not go on with an earlier call's messages has a summary of them:
-    the two have tools and system prompt in common, up to `shared`. Reads a bounded part of both."""
+    """Whether a prompt that does not continue an earlier call's messages has a summary of them.
+    Tools and system prompt, up to `shared`, are the same. Reads a bounded part of both."""
     before, after = _blocks(earlier.rendered), _blocks(later)
     if shared <= after.leading or after.leading + 1 >= min(len(after), len(before)):
         return False
@@ -149,7 +150,7 @@ def _is_compacted(rendered: Rendered, chunk: int) -> bool:
 
 def _repeats_reply(earlier: SentCall, later: Rendered, new: tuple[int, ...]) -> bool:
     """Whether messages that are not the model's contain long lines of the earlier reply, and the
-    model's do not: those would be the reply, which the others quote."""
+    model's do not: otherwise the reply itself is sent, and the others quote it."""
     if not earlier.reply_lines:
         return False
     prompt, texts, replies = _blocks(later), bytearray(), bytearray()
@@ -168,8 +169,8 @@ def _repeats(data: bytearray, lines: tuple[str, ...]) -> bool:
 
 
 def _has_grown(before: Rendered, after: Rendered, blocks: BlocksGone, first: int) -> bool:
-    """Whether a block still begins as before and no less is sent: some programs send all that was
-    said as one message."""
+    """Whether a block has the same beginning and is no shorter: some programs send the whole
+    conversation as one message."""
     if first not in blocks.gone or first not in blocks.new:
         return False
     was, now = before.chunk(first).data, after.chunk(first).data
@@ -180,7 +181,7 @@ def _has_grown(before: Rendered, after: Rendered, blocks: BlocksGone, first: int
 
 
 def _contains(data: bytearray, line: str) -> bool:
-    """Whether JSON contains a text, written in either way."""
+    """Whether JSON contains a text, with or without escapes."""
     if msgspec.json.encode(line)[1:-1] in data:
         return True
     return not line.isascii() and json.dumps(line)[1:-1].encode() in data

@@ -26,8 +26,8 @@ _IMAGE = re.compile(
 def tokens_behind(
     counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
 ) -> int:
-    """What of the first `chunks` chunks is lost when the prompt changes at a byte. A cache that
-    works on tokens had whole granules, and keeps those before the byte."""
+    """The tokens of the first `chunks` chunks that are lost if the prompt changes at a byte. A
+    cache that works on tokens has whole granules, and keeps those before the byte."""
     cached, kept = counts.tokens(chunks), counts.before(offset)
     if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
         cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
@@ -36,7 +36,7 @@ def tokens_behind(
 
 def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | None:
     """The first byte in which the later prompt differs from the first `chunks` chunks of the
-    earlier one; None when it begins with all of them."""
+    earlier one; None if it begins with all of them."""
     if shared_chunks(later, earlier) >= chunks:
         return None
     offset = common_bytes(later.data(), earlier.data(chunks))
@@ -45,7 +45,7 @@ def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | N
 
 def common_bytes(one: bytes, two: bytes) -> int:
     """The length of the common beginning, by galloping and bisection: `==` compares at memory
-    speed, and little is read behind the first difference."""
+    speed, and little is read after the first difference."""
     low, high, end = 0, min(_STEP, len(one), len(two)), min(len(one), len(two))
     while one[low:high] == two[low:high]:
         if high == end:
@@ -76,7 +76,7 @@ class PrefixDifference(msgspec.Struct, frozen=True):
     path: str
     """The block's JSON path in the request body."""
     before: str
-    """The earlier prompt's text from there on; shorter where that prompt ends."""
+    """The earlier prompt's text from there on; shorter if that prompt ends."""
     after: str
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class WireFingerprint:
     __slots__ = ("_rendered", "chunks", "digest", "size")
 
     def __init__(self, digest: bytes, size: int, chunks: int, rendered: Rendered | None) -> None:
-        """`size` and `chunks` are how many bytes and chunks it certifies."""
+        """`size` and `chunks` are the numbers of bytes and chunks that it covers."""
         self.digest = digest
         self.size = size
         self.chunks = chunks
@@ -109,7 +109,7 @@ class WireFingerprint:
         return self.digest.hex()
 
     def extends(self, earlier: WireFingerprint) -> bool:
-        """Whether this prompt begins with everything the earlier one certified."""
+        """Whether this prompt begins with everything that the earlier fingerprint covers."""
         if self.size < earlier.size or self.chunks < earlier.chunks:
             return False
         mine, other = self._rendered, earlier._rendered
@@ -130,7 +130,7 @@ class WireFingerprint:
         return common_bytes(mine.data(self.chunks), other.data(earlier.chunks))
 
     def first_difference(self, earlier: WireFingerprint) -> PrefixDifference | None:
-        """What broke the prefix; None when this prompt extends the earlier one."""
+        """What broke the prefix; None if this prompt extends the earlier one."""
         mine, other = self._both(earlier)
         offset = self.common_prefix(earlier)
         if offset == earlier.size:

@@ -1,5 +1,5 @@
-"""Reads JSON that others wrote: members, elements and texts as they were sent, errors with their
-path, and texts with lone surrogates."""
+"""Reads foreign JSON: members, elements and texts as raw JSON, errors with their path, and texts
+with lone surrogates."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from anaphora.values.fields import FrozenExtras
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: The members of a JSON object, each as it was sent.
+#: The members of a JSON object, each as raw JSON.
 Members: TypeAlias = dict[str, msgspec.Raw]
 
-#: What decoding foreign bytes may raise: invalid JSON, invalid UTF-8, nesting too deep.
+#: Errors of decoding foreign bytes: invalid JSON, invalid UTF-8, nesting too deep.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 #: Makes the error for a reason and a path: `Parse` for replies, `InvalidRequest` for requests.
@@ -58,8 +58,8 @@ def request_error(reason: str, path: str) -> InvalidRequest:
 
 
 def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
-    """Why `data` cannot be decoded, without quoting it. msgspec takes a lone surrogate near the end
-    for the end of what it was given."""
+    """Why `data` cannot be decoded, without quoting it. For a lone surrogate near the end, msgspec
+    reports truncated input."""
     if isinstance(problem, UnicodeDecodeError):
         return f"a value is not UTF-8 at its byte {problem.start}"
     if isinstance(problem, RecursionError):
@@ -71,7 +71,7 @@ def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
 
 
 def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates readers of whole bodies, so that they raise nothing but our errors."""
+    """Decorates readers of whole bodies, so that they raise only our errors."""
 
     def decorate(read: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(read)
@@ -101,12 +101,12 @@ def extras_of(wire: str, members: Members) -> Extras | None:
 
 
 def encode_members(members: Members) -> bytes:
-    """A JSON object of these members, each as it was sent."""
+    """A JSON object of these members, each unchanged."""
     return _encode(members)
 
 
 def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> Members:
-    """The members of an object; an error where it is none."""
+    """The members of an object; raises if it is none."""
     try:
         return decode_members(raw)
     except DECODE_ERRORS as problem:
@@ -187,8 +187,8 @@ def replaces_lone_surrogates(read: Callable[[bytes], T]) -> Callable[[bytes], T]
 
 
 def lone_surrogate(data: bytes) -> str:
-    """The first one, and where it is; empty if there is none. The rest of a pair that is cut off
-    with the data is not missed."""
+    """The first lone surrogate and its position, as a sentence; empty if there is none. A pair that
+    is cut off at the end of the data does not count."""
     for found in _ESCAPES.finditer(data) if find_surrogate(data) else ():
         if found[1] and data.find(b'"', found.end()) >= 0:
             code = found[1][2:].decode().upper()
@@ -197,15 +197,14 @@ def lone_surrogate(data: bytes) -> str:
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[{}\[\],]', re.DOTALL)
-#: An escape that the cut has left incomplete, at the end of a text.
+#: An incomplete escape at the end of a truncated text.
 _HALF_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _CLOSING = {b"{": b"}", b"[": b"]"}
 
 
 def closed_json(data: bytes) -> bytes | None:
-    """The JSON that `data` is the beginning of, without what follows, and without the last member
-    or element where that cannot be read. None if nothing can be read. `data` should be short:
-    all of its structure is looked at."""
+    """Truncated JSON, closed: without the last member or element if that cannot be read. None if
+    nothing can be read. `data` should be short: all of its structure is scanned."""
     open_text: int | None = None
     closing: list[bytes] = []
     last_comma: tuple[int, bytes] | None = None

@@ -1,6 +1,6 @@
-"""What the headers of a response say: the id of the request, rate limits, and how long to wait.
+"""Reads the headers of a response: the id of the request, rate limits, and how long to wait.
 
-Rate limits come in every form that providers use: what remains, of which limit, until when.
+The forms of rate limits: the remaining amount, the limit, and the time of its reset.
 
     anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
     x-ratelimit-{limit,remaining,reset}-{requests,tokens}, with -minute, -hour or -day behind
@@ -23,17 +23,17 @@ import msgspec
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
-"""What is counted; `tokens` are those of the prompt, or all."""
+"""The unit of a limit; `tokens` are those of the prompt, or all."""
 
 
 class RemainingLimit(msgspec.Struct, frozen=True, gc=False):
-    """What remains of one limit."""
+    """The remaining amount of one limit."""
 
     what: LimitKind
     remaining: float
     limit: float | None
     reset: str | None
-    """When the limit is full again, as the provider says it: see `seconds_until`."""
+    """When the limit is full again, in the provider's format: see `seconds_until`."""
     gradual: bool
     """Whether it refills continuously until then, instead of at once."""
 
@@ -47,7 +47,7 @@ _KINDS: tuple[tuple[str, LimitKind], ...] = (
 _PERIODS = ("", "-minute", "-hour", "-day")
 
 _Form: TypeAlias = tuple[LimitKind, str, str, str, bool]
-"""What is counted; the headers of the rest, the limit and the reset; whether it is gradual."""
+"""The unit; the headers of the remaining amount, the limit and the reset; whether it is gradual."""
 
 
 def _form(what: LimitKind, name: str, gradual: bool) -> _Form:
@@ -66,7 +66,7 @@ _OTHERS = (
     _form("requests", "ratelimit-{}", False),
 )
 
-#: Headers of which each form has one.
+#: Each form has one of these headers.
 _NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))})
 
 #: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
@@ -92,7 +92,7 @@ def read_limits(headers: Mapping[str, str], *, at_most: float = 1.0) -> list[Rem
 
 
 def _amount(text: str | None) -> float | None:
-    """A count; drafts list several policies behind commas, the nearest first."""
+    """A count; drafts list several policies after commas, the nearest first."""
     if text is None:
         return None
     if text.isdecimal():
@@ -123,12 +123,12 @@ def _of_field(field: str, policy: str) -> list[RemainingLimit]:
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
 _STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
+#: Larger numbers are times and not waits: the year 2001 in seconds, and in milliseconds.
 _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 
 
 def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None) -> float | None:
-    """The wait in seconds that the headers ask for; None if they do not, or unreadably.
+    """The wait in seconds that the headers request; None if there is none, or it is unreadable.
 
     `retry-after-ms` is in milliseconds, `retry-after` in seconds or an HTTP date, which needs
     `now`. Header names are lowercase.

@@ -1,4 +1,4 @@
-"""What the requests of a wire contain: the shape of the tables in the wires' `fields.py`."""
+"""Types of the tables in the wires' `fields.py`, which describe the content of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Medium: TypeAlias = Literal["images", "documents", "audio"]
 
 
 class Does(enum.Enum):
-    """What a field of a request does."""
+    """The effect of a request field."""
 
     TEXT = "text that the model reads"
     CACHE = "changes what is cached"
@@ -61,12 +61,12 @@ class BlockType(msgspec.Struct, frozen=True, kw_only=True):
     shows: frozenset[str] | None = frozenset()
     """The types of the blocks inside whose media the model sees; None: of all."""
     data: tuple[str, ...] = ()
-    """The members that lead to inline bytes; the first that is there counts."""
+    """The members that hold inline bytes; the first present one is used."""
     opaque: frozenset[str] = frozenset()
-    """The members with JSON of the app's own, or with sources that an answer named: the provider
-    opens nothing that they name."""
+    """The members with the app's own JSON, or with sources from an earlier reply: the provider
+    fetches nothing that they name."""
     members: frozenset[str] | None = None
-    """What the provider accepts in it; None: not known."""
+    """The members that the provider accepts; None: not known."""
     plain: bool = False
     """Only text or a tool call: it has no media and refers to nothing."""
     beta: bool = False
@@ -80,7 +80,7 @@ OTHER_TYPE = BlockType(inside=("content", "source.content"))
 
 
 class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What the requests of a wire contain."""
+    """The fields and block types of a wire's requests."""
 
     wire: str
     fields: Mapping[str, RequestField]
@@ -93,9 +93,9 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """By role: the members that the provider accepts."""
     messages: str = "messages"
     system: str = ""
-    """The field of the system text, where that is no message."""
+    """The field of the system text, if that is not a message."""
     items: frozenset[str] = frozenset()
-    """The types of its messages, where they are items with types of their own."""
+    """The types of its messages, if they are items with types of their own."""
     turns: frozenset[str] = frozenset()
     """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
     the model."""
@@ -110,9 +110,9 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     unmarked_roles: frozenset[str] = frozenset()
     """The roles whose messages carry no markers."""
     text: str = "text"
-    """The type that content has which is a mere text."""
+    """The type of content that is a plain text."""
     rename: Callable[[str], str] | None = None
-    """How the provider reads the names of members, where not as they are written."""
+    """Converts the names of members to the provider's, if it accepts several spellings."""
     usual: frozenset[str] = frozenset()
     """Names of members that `rename` does not change."""
     classify: Callable[[dict[str, Any], Level], tuple[str, BlockType]] | None = None
@@ -123,7 +123,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The member of a tool that holds its function, or a list of functions; empty: the tool is the
     function."""
     single: bool = False
-    """A single object stands for a list of one."""
+    """A single object is accepted as a list of one."""
     nested_tools: bool = False
     """Tools may hold others."""
     tool: frozenset[str] | None = None
@@ -140,7 +140,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     """The path names the model. Such a wire also takes names in snake_case."""
     streams_by_default: bool = False
     plain: Any = None
-    """The type of messages without unknown members, where the types of blocks do not tell."""
+    """The type of messages without unknown members, if the types of blocks do not tell."""
     is_plain: Callable[[Any], bool] | None = None
     """Whether a message of a plain type holds only text and tool calls."""
 
@@ -216,6 +216,6 @@ class Level(Protocol):
 
 
 def request_table(wire: str) -> RequestTable:
-    """What the requests of a wire contain (not of a dialect)."""
+    """The request table of a wire (not of a dialect)."""
     found: RequestTable = import_module(f"anaphora.wire.{wire}.fields").TABLE
     return found

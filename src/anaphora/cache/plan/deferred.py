@@ -30,7 +30,8 @@ class SentTurn(msgspec.Struct, eq=False, weakref=True):
     _calls: DeferredCalls | None = None
     waiting: _WaitingCall | None = None
     reader: ref[Callable[[], object]] | None = None
-    """Reads the outcome once it is there, and needs the call no longer. Must not raise."""
+    """Called when the outcome is known, to read it; then the call is not needed any more. Must not
+    raise."""
 
     @property
     def outcome(self) -> Outcome:

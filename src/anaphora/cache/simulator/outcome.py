@@ -42,12 +42,12 @@ Reason: TypeAlias = Literal[
 """
 
 
-#: The detail of tokens that the rules would have read.
+#: The detail of tokens that would have been read by the rules.
 AS_BILLED = "not read, as earlier bills show"
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Tokens from `start` up to `end` that share a fate."""
+    """Tokens from `start` up to `end` with the same state and reason."""
 
     start: int
     end: int
@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
 
     def reading(self, tokens: int) -> Outcome:
-        """The same if so many tokens are read, as earlier bills show."""
+        """The outcome if so many tokens are read, as earlier bills show."""
         read, written = min(tokens, self.total), None
         spans = [Span(0, read, "read", "found")]
         for span in self.spans:

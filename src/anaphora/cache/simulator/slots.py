@@ -17,10 +17,10 @@ from anaphora.cache.sent_call import MadeCall
 from .outcome import Outcome, Span, spans_of
 from .view import KeyOf, PromptView, SavedCache, salt_of
 
-#: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
+#: A slot is reused if it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.
 SIMILARITY = 0.1
-#: A slot's prompt is kept in memory when the next one shares less than this part of it.
+#: A slot's prompt is kept in memory if the next one shares less than this part of it.
 _WORTH_KEEPING = 0.5
 #: Evicted prompts that are remembered.
 _EVICTED = 16
@@ -99,7 +99,7 @@ class SlotCache:
         return SlotChoice(slot, shared, reused)
 
     def lose(self, prompt: PromptView, choice: SlotChoice) -> tuple[Outcome, SlotChoice]:
-        """The same when another client has taken the slot since."""
+        """The same if another client has taken the slot since."""
         total = prompt.total if len(prompt) else 0
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)

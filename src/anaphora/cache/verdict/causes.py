@@ -2,8 +2,8 @@
 
     why_not_read(earlier, later, rules, change, profile, read, expected)
 
-The provider is blamed only if bytes, clock and rules prove that the read was possible; if
-something is not recorded, the cause is unknown, and the text says what would tell.
+The provider is blamed only if bytes, clock and rules prove that the read was possible; if something
+is not recorded, the cause is unknown, and the text states what to record.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def why_not_read(
 ) -> tuple[Cause, ...]:
     """All causes, the most important first. `read` is what was read."""
     local = local_causes(earlier, later, rules, change)
-    if not expected.left:  # nothing can change, expire or be lost that was not cached
+    if not expected.left:  # nothing was cached that could change, expire or be lost
         return not_cached(earlier, later, rules, profile), *local
     trailing = _trailing_system(earlier, rules, change)
     local = [trailing, *local] if trailing is not None else local
@@ -91,7 +91,7 @@ def why_not_read(
 def recorded_cause(
     earlier: SentCall | None, later: SentCall, clock: Cause | None = None
 ) -> Cause | None:
-    """What a recording says about the beginning of a call's history."""
+    """The cause that a recording states for a new history."""
     match later.began_by:
         case None:
             return None
@@ -208,8 +208,8 @@ def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | No
 def _clock(
     earlier: SentCall, later: SentCall, rules: CacheRules, read: int, *, changed: bool
 ) -> Cause | None:
-    """Too much time has passed, or too little. A write that is not visible yet takes nothing from
-    what was cached before it."""
+    """Too much time has passed, or too little. A write that is not visible yet does not affect
+    earlier entries."""
     if earlier.at is None or later.at is None:
         return None
     gap = later.at - earlier.at
@@ -225,7 +225,7 @@ def _clock(
     if ttl is not None and not is_alive(expiry(used, seconds), later.at):
         return Cause("unknown", f"{BEGAN_UNKNOWN} (TTL {ttl})")
     if changed or not (earlier.complete and later.complete):
-        return None  # what changed, or may have, is not read however long one waits
+        return None  # after a change, or a possible one, waiting would not help
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     return _not_readable(earlier, later.at, gap, rules) if read >= older else None
 
@@ -342,7 +342,7 @@ def _thinking(
     expected: Prediction,
 ) -> Cause | None:
     """Thinking since the last user message, which the provider drops at the next one. It explains
-    only what stands behind the first of it."""
+    only losses after the first of it."""
     if profile is None or not profile.strips_thinking.value or not profile.strips_thinking.verified:
         return None
     earlier, after = sent.rendered, later.rendered

@@ -1,4 +1,4 @@
-"""The verdict on one call: what it is judged against, its bill, and what should have been read."""
+"""The verdict on one call: the call it is compared with, its bill, and its predicted read."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def comparable(
     *,
     at: float | None = None,
 ) -> SentCall | None:
-    """What the next call is judged against: the call before it in its conversation. For a new
-    conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None if nothing that they share can have been cached for both. `at` is when
-    the next call was sent: of calls in parallel, one that ended earlier may have been sent later.
+    """The call that the next one is judged against: the call before it in its conversation. For a
+    new conversation that is the beginning it shares with an earlier call: the rest is not expected
+    to be read. None if no shared part can have been cached for both. `at` is when the next call was
+    sent: of calls in parallel, one that ended earlier may have been sent later.
     """
     if earlier is None:
         return None
@@ -92,8 +92,8 @@ def comparable(
 
 
 def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
-    """Whether the beginning of another conversation can have been cached for this prompt too.
-    If whole units are kept, only a beginning that several prompts shared is one."""
+    """Whether the beginning of another conversation can have been cached for this prompt too. If
+    whole units are kept, only a beginning that several prompts shared is kept."""
     if rules.automatic_breakpoint.value == "units":
         return False
     marked = rules.needs_marks and rules.slots.value > 0
@@ -140,9 +140,9 @@ def judge(
     profile: Profile | None = None,
     diagnosis: Diagnosis | None = None,
 ) -> Verdict:
-    """What became of what the earlier call cached, by the later one's bill; by the rules if
-    there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
-    prediction that was already made, `diagnosis` the provider's own."""
+    """The verdict on the later call: how much of the earlier call's cache was read, by the bill, or
+    by the rules if there is no bill. `outcome` is a simulation that knows more than these two
+    calls, `expected` a prediction that was already made, `diagnosis` the provider's own."""
     billed_read = later.usage.read if later.usage is not None else None
     if earlier is None:
         return _first(later, price, diagnosis)
@@ -176,10 +176,10 @@ def judge(
 
 class JudgedPair(NamedTuple):
     before: SentCall | None
-    """What the call is judged against."""
+    """The call it is judged against."""
     verdict: Verdict
     expected: Prediction | None
-    """What it should read by that."""
+    """The predicted read."""
 
 
 def judge_matched(
@@ -225,7 +225,7 @@ class ComparedCalls:
         profile: Profile,
     ) -> Verdict:
         """The verdict on a call, which is remembered. `rules` are those that a conversation begins
-        with now, `scope` is what a cache belongs to."""
+        with now, `scope` is the owner of the cache."""
         sent = call.sent
         earlier = self._index.add(sent.rendered, call, scope=scope, reply_id=reply_id)
         if not call.follow(earlier):
@@ -236,7 +236,7 @@ class ComparedCalls:
 
 
 def side_call(sent: SentCall, price: Price | None = None) -> Verdict:
-    """The verdict on a call beside a conversation: it has nothing of it to read."""
+    """The verdict on a side call, which shares nothing with the conversation."""
     return as_side_call(_first(sent, price, None))
 
 

@@ -1,5 +1,5 @@
-"""What a call should read, from the rules and the bill of the previous call; and tokens that it did
-not read though they were cached: what explains them, and their cost."""
+"""Predicts a call's read from the rules and the bill of the previous call; explains cached tokens
+that were not read, and their cost."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def predict_after(
 
 
 def unmarked(sent: SentCall) -> SentCall:
-    """The call without marks that its provider ignores."""
+    """The call without the marks that its provider ignores."""
     plan = sent.marks
     if plan is sent.plan and not plan.marks and plan.automatic is None and plan.key is None:
         return sent
@@ -239,8 +239,8 @@ def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcom
 def reusable_tokens(
     earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
 ) -> int:
-    """What could have been read had nothing gone wrong. If nothing was marked, that is all that
-    the two prompts share."""
+    """The tokens that could have been read without any loss. If nothing was marked, that is
+    everything the two prompts share."""
     if cause.kind == "not_persisted":
         return expected.read
     if expected.left or cause.kind != "no_marker" or not rules.slots.value:
@@ -255,7 +255,7 @@ def reusable_tokens(
 
 # ── What was not read ─────────────────────────────────────────────────────────────────────────────
 
-#: Causes with which it is known what could still be read.
+#: Causes for which it is known how much could still be read.
 _SIMULATED = CHANGED | PARAMETERS | {"compaction", "marker_on_trailing_system", "other_route"}
 
 
@@ -278,7 +278,7 @@ def explain_loss(
     usage: Usage,
     result: Result,
 ) -> Loss:
-    """Of a call with this bill, where `read` tokens were read and more had been left."""
+    """The loss of a call with this bill: `read` tokens were read, and more had been cached."""
     change = find_change(earlier, later)
     if result == "hit":
         if change is None:
@@ -303,8 +303,8 @@ def explain_loss(
 
 
 def _is_proven(later: SentCall, causes: tuple[Cause, ...]) -> bool:
-    """Whether what a recording says about a history is shown by bytes or clock as well: a program
-    that resumes or compacts a session may send something else."""
+    """Whether bytes or clock confirm what a recording states about a history: a program that
+    resumes or compacts a session may send something else."""
     return later.began_by is None or any(cause.kind == "expired" for cause in causes)
 
 
@@ -318,12 +318,12 @@ def _split_causes(
     expected: Prediction,
     lost: int,
 ) -> tuple[Cause, ...]:
-    """The causes with the lost tokens of each, if what changed explains only a part: what stands
-    before a change could still be read, so its loss is not due to the change."""
+    """The causes with the lost tokens of each, if a change explains only a part: tokens before a
+    change could still be read, so their loss is not due to the change."""
     if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
         return causes
     if not (earlier.complete and later.complete):
-        return causes  # what stands before a recorded change is not known
+        return causes  # the tokens before a recorded change are not known
     possible = min(expected.read, expected.left)
     if any(cause.kind == "images_changed" for cause in causes):
         leading = sum(run.count for run in later.rendered.runs if run.section != "messages")

@@ -391,7 +391,7 @@ class _Groq(msgspec.Struct, frozen=True):
 
 
 def _groq_usage(fields: Members) -> bytes | None:
-    """The usage in the field that Groq has in every stream."""
+    """The usage in `x_groq`, which Groq sends in every stream."""
     try:
         usage = bytes(msgspec.json.decode(fields.get("x_groq", b"{}"), type=_Groq).usage)
     except DECODE_ERRORS:
