@@ -249,14 +249,12 @@ def detect_wire(body: bytes, model: str | None = None) -> DetectedWire:
     except DECODE_ERRORS as problem:
         raise InvalidRequest(f"not JSON: {decode_reason(problem, body)}") from None
     if not isinstance(request, dict):
-        raise InvalidRequest("a request is a JSON object")
+        raise InvalidRequest("expected a JSON object")
     for field, wire in (("input", "openai_responses"), ("contents", "gemini")):
         if field in request:
             return DetectedWire(wire)
     if not isinstance(request.get("messages"), list):
-        raise InvalidRequest(
-            "neither `messages` nor `input` nor `contents` in it: not a request of any wire here"
-        )
+        raise InvalidRequest("no `messages`, `input` or `contents`: not a request of a known wire")
     if _is_ollama(request):
         return DetectedWire("ollama")
     chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)

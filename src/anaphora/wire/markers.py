@@ -139,7 +139,9 @@ def supported_ttl(asked: Ttl, nearest: Mapping[Ttl, Ttl], place: str, notices: l
     """The TTL of a marker on this wire, with a notice if it is not the requested one."""
     ttl = nearest[asked]
     if ttl != asked:
-        notices.append(Notice("ttl_changed", f"no marker lives {asked} here; it gets {ttl}", place))
+        notices.append(
+            Notice("ttl_changed", f"a TTL of {asked} is not available; it gets {ttl}", place)
+        )
     return ttl
 
 

@@ -118,7 +118,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
         near = _ELSEWHERE.get(name, "") or nearest(str(name), known)
         advice = f"did you mean {near}?" if near in known else f"known: {', '.join(known)}"
         raise InvalidRequest(
-            f"unknown field of a message of the {role}; {advice}", path=f"{path}.{name}"
+            f"unknown field of a message with the role {role}; {advice}", path=f"{path}.{name}"
         )
     if role == "tool" and not isinstance(fields.get("tool_call_id"), str):
         raise InvalidRequest(

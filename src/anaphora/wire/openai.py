@@ -187,7 +187,7 @@ def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     """The field of an uploaded file; None for one of another provider."""
     if file.provider in OPENAI:
         return b'"file_id":' + string(file.id)
-    why = f"a file id of {file.provider} means nothing to OpenAI"
+    why = f"a file id of {file.provider} is unknown to OpenAI"
     notices.append(Notice("foreign_file", why))
     return None
 

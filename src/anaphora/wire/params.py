@@ -280,7 +280,7 @@ def closing_members(
     path = f"extras.{wire}"
     for name, extra in object_members(extras[wire].encode(), path, request_error).items():
         if name in taken:
-            raise InvalidRequest("the call sets this already; take it out", path=f"{path}.{name}")
+            raise InvalidRequest("the call already sets this; remove it", path=f"{path}.{name}")
         field = fields.get(name)
         fields[name] = (
             bytes(extra) if field is None else merge_fields(field, extra, f"{path}.{name}")
@@ -296,9 +296,7 @@ def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
         for name in sorted(whole.keys() & more.keys()):
             more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
         return b"{" + _members({**whole, **more})[1:] + b"}"
-    raise InvalidRequest(
-        "a parameter of the call sets this already; take one of them out", path=path
-    )
+    raise InvalidRequest("a parameter of the call already sets this; remove one of them", path=path)
 
 
 def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:

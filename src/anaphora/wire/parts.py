@@ -181,7 +181,7 @@ def check_part(part: object, known: Container[type]) -> None:
 def check_image(source: Source) -> None:
     if isinstance(source, Bytes) and not source.media_type.startswith("image/"):
         raise InvalidRequest(
-            f"{source.media_type!r} is no image; use a Document", path="source.media_type"
+            f"{source.media_type!r} is not an image type; use a Document", path="source.media_type"
         )
 
 
@@ -195,7 +195,7 @@ def opaque_json(
     """The JSON of a part of one of these providers; None for any other."""
     if part.provider in owners:
         return check_object(part.json, path="json").encode()
-    why = f"a {part.kind} block of {part.provider} means nothing to {host}; left out"
+    why = f"a {part.kind} block of {part.provider} is unknown to {host}; left out"
     notices.append(Notice("foreign_block", why))
     return None
 

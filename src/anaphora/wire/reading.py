@@ -63,7 +63,7 @@ def decode_reason(problem: Exception, data: bytes | msgspec.Raw = b"") -> str:
     if isinstance(problem, UnicodeDecodeError):
         return f"a value is not UTF-8 at its byte {problem.start}"
     if isinstance(problem, RecursionError):
-        return "nested too deep"
+        return "nested too deeply"
     reason = str(problem)
     if any(word in reason for word in ("truncated", "surrogate", "hex escape")):
         return lone_surrogate(bytes(data)) or reason

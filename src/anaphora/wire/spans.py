@@ -218,7 +218,7 @@ def edited(body: bytes, edits: list[Edit]) -> bytes:
     pieces: list[bytes | memoryview] = []
     view, done = memoryview(body), 0
     for start, end, inserted in sorted(edits, key=_EDIT_PLACE):
-        assert start >= done, "edits of one body do not overlap"
+        assert start >= done, "edits of one body must not overlap"
         pieces += [view[done:start], inserted]
         done = end
     pieces.append(view[done:])

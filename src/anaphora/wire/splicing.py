@@ -155,7 +155,7 @@ class _Splicing:
             return new
         dropped = new[: len(new) - room]
         for mark in dropped:
-            self._leave_out(mark, "the request's own markers take the slots")
+            self._leave_out(mark, "the request's own markers use all slots")
         return new[len(new) - room :]
 
     def _in_order(self, mark: Mark, kept: list[Mark]) -> Mark:
@@ -169,7 +169,7 @@ class _Splicing:
                 ttl = other.ttl
         if ttl == mark.ttl:
             return mark
-        reason = f"this marker gets {ttl}, not {mark.ttl}: a shorter TTL may not stand first"
+        reason = f"this marker gets {ttl}, not {mark.ttl}: longer TTLs must come first"
         path = self._rendered.chunk(mark.chunk).path
         self._notices.append(Notice("ttl_changed", reason, path))
         return Mark(mark.chunk, ttl, mark.splice)

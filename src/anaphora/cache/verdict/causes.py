@@ -382,7 +382,7 @@ def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: P
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
         if expected.left <= SIMILARITY * expected.outcome.total:
-            text = f"a slot is reused where it holds more than {SIMILARITY:.0%} of the prompt"
+            text = f"a slot is reused only if it holds more than {SIMILARITY:.0%} of the prompt"
             return Cause("not_persisted", text)
         return Cause("evicted", "another conversation has taken the server's slot")
     unseen = not any(span.reason in ("found", "below_minimum") for span in expected.outcome.spans)

@@ -176,7 +176,7 @@ class BlockReader:
                 part = self.block(each, below.get(index), (*position, index))
                 if not isinstance(part, _InResult):
                     path = self.path((*position, index))
-                    raise self.fail("may not stand inside a tool result", path)
+                    raise self.fail("is not allowed in a tool result", path)
                 parts.append(part)
             content = tuple(parts)
         extras = None if unknown is None else unknown.extras(WIRE)
@@ -309,7 +309,9 @@ def _system(raw: bytes) -> tuple[tuple[PromptBlock, ...], tuple[MarkRequest, ...
         path = found.path
         block, unknown = _SYSTEM.decode(found.raw, path, request_error)
         if type(block) is OtherBlock:
-            raise request_error(f"{block.tag!r} may not stand in the system prompt", f"{path}.type")
+            raise request_error(
+                f"{block.tag!r} is not allowed in the system prompt", f"{path}.type"
+            )
         if (marker := marker_of(block, unknown, path, request_error)) is not None:
             marks.append(BlockMark(index, *marker))
         blocks.append(PromptBlock(f"system{index}", block.text, extras=_extras(unknown)))

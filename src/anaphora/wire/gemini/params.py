@@ -123,11 +123,11 @@ def _thinking_notices(reasoning: Reasoning | None) -> list[Notice]:
         why = f"{effort} is {level} here"
         notices.append(Notice("effort_lowered", why, "params.reasoning.effort"))
     if reasoning.budget_tokens is not None and (off or level is not None):
-        reasons.append(("budget_tokens", "a budget goes with no level, nor with none"))
+        reasons.append(("budget_tokens", "a budget needs thinking that is on, without an effort"))
     if reasoning.mode == "between_tools":
         reasons.append(("mode", "Gemini has no setting for when to think"))
     if reasoning.mode == "enabled" and _thinking_config(reasoning) is None:
-        reasons.append(("mode", "without a level or a budget Gemini decides itself"))
+        reasons.append(("mode", "without an effort or a budget, Gemini decides"))
     if reasoning.summary is not None:
         reasons.append(("summary", "Gemini has no summary setting"))
     return notices + [_left_out(f"reasoning.{field}", reason) for field, reason in reasons]
@@ -258,7 +258,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
             frozen["params.tool_choice"] = "toolConfig" in fields
             for name, sent in frozen.items():
                 if sent:
-                    why = "may not stand beside cachedContent, which brings its own"
+                    why = "is not allowed beside cachedContent, which has its own"
                     raise InvalidRequest(why, path=name)
         path = path_of(call.model, stream=call.params.stream)
         headers = (("content-type", "application/json"),)
@@ -365,7 +365,7 @@ def _notices(call: Call) -> list[Notice]:
         *common_notices(call, WIRE, OWN),
         *TABLE.notices(call),
         *(
-            _left_out(f"metadata.{name}", "a label is a short word in small letters")
+            _left_out(f"metadata.{name}", "labels are short lowercase words")
             for name, value in (params.metadata or {}).items()
             if not _is_label(name, value)
         ),

@@ -113,7 +113,7 @@ def _text(part: Text, _: Notices) -> bytes:
 
 def _thinking(part: Thinking, notices: Notices) -> bytes | None:
     if part.provider not in (None, *OWN):
-        why = f"reasoning of {part.provider} means nothing to Gemini; left out"
+        why = f"reasoning of {part.provider} is unknown to Gemini; left out"
         notices.append(Notice("foreign_thinking", why))
         return None
     if part.data is not None:
@@ -135,7 +135,9 @@ def _image(part: Image, notices: Notices) -> bytes | None:
 
 def _audio(part: Audio, notices: Notices) -> bytes | None:
     if isinstance(part.source, Bytes) and not part.source.media_type.startswith("audio/"):
-        notices.append(Notice("audio_source", f"{part.source.media_type} is no audio; left out"))
+        notices.append(
+            Notice("audio_source", f"{part.source.media_type} is not an audio type; left out")
+        )
         return None
     return _media(part.source, part.extras, "audio/", notices)
 
@@ -199,7 +201,7 @@ def _media(source: Source, extras: Extras | None, kind: str, notices: Notices) -
         data = media_type + b',"data":"' + base64.b64encode(source.data) + b'"'
         return b'{"inlineData":' + data + inner + b"}" + outer + b"}"
     if isinstance(source, FileId) and source.provider not in OWN:
-        why = f"a file id of {source.provider} means nothing to Gemini"
+        why = f"a file id of {source.provider} is unknown to Gemini"
         notices.append(Notice("foreign_file", why))
         return None
     inner, outer = inner_and_outer(extras, WIRE, "fileData")

@@ -138,7 +138,7 @@ def read_reply(body: bytes) -> Reply:
         stop, raw_reason = "refusal", block_reason(rest)
         if raw_reason is None:
             if usage == b"null":
-                raise reply_error("holds no answer", "$.candidates")
+                raise reply_error("contains no answer", "$.candidates")
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")

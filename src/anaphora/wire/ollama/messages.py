@@ -60,7 +60,7 @@ Piece = tuple[str, Kind, bytes]
 _PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
 #: The order in which the fields of a message are read back.
 _ORDER = ("thinking", "images", "texts", "calls")
-_IMAGES_FIRST = "images stand before their text here"
+_IMAGES_FIRST = "images come before their text here"
 
 
 def add_messages(
@@ -102,7 +102,7 @@ def _wire_messages(message: Message, notices: Notices, calls: Calls) -> list[Pie
         pieces = [] if data is None else [("assistant", kind, data)]
     elif message.role == "system":
         if any(isinstance(part, ToolResult) for part in message.parts):
-            why = "a system message holds no tool results; left out"
+            why = "a system message cannot hold tool results; left out"
             notices.append(Notice("part_left_out", why))
         pieces = _texts(message, "system", notices)
     elif message.role in ("user", "tool"):
@@ -137,7 +137,7 @@ class MessageFields(msgspec.Struct):
     def note_joined(self, notices: Notices, whole: str) -> None:
         for texts in (self.thinking, self.texts):
             if len(texts) > 1:
-                why = f"{len(texts)} texts of one {whole} become one, as they are"
+                why = f"{len(texts)} texts of one {whole} are joined without a separator"
                 notices.append(Notice("texts_joined", why))
 
     def members(self) -> bytes:
@@ -250,7 +250,7 @@ def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFi
         place = f"parts[{index}]"
         field, value = encode_at(place, _encode, part, notices, True, answer)
         if field and fields.add(field, value):
-            why = "reasoning, images, text and calls stand in this order here"
+            why = "reasoning, images, text and calls have this order here"
             notices.append(Notice("parts_reordered", why, place))
     fields.note_joined(notices, "message")
     return fields
@@ -297,7 +297,7 @@ def _encode(
 def _thinking(part: Thinking, notices: Notices, answer: bool) -> str | None:
     if part.provider != WIRE and not answer:
         whose = part.provider or "an unknown provider"
-        why = f"reasoning of {whose} means nothing to Ollama; left out"
+        why = f"reasoning of {whose} is unknown to Ollama; left out"
         notices.append(Notice("foreign_thinking", why))
         return None
     if part.signature is not None or part.data is not None:
@@ -338,7 +338,7 @@ def _left_out(part: object) -> Notice:
     name = type(part).__name__
     check_part(part, _PARTS)
     if isinstance(part, Opaque) and part.provider != WIRE:
-        why = f"a {part.kind} block of {part.provider} means nothing to Ollama; left out"
+        why = f"a {part.kind} block of {part.provider} is unknown to Ollama; left out"
         return Notice("foreign_block", why)
     return Notice("part_left_out", f"Ollama has no place for {name} here; left out")
 
@@ -346,4 +346,6 @@ def _left_out(part: object) -> Notice:
 def _note_extras(extras: Extras | None, notices: Notices) -> None:
     """A notice for the fields of a part that is only a text or an image on this wire."""
     if extras is not None and extra_members(extras, WIRE):
-        notices.append(Notice("fields_left_out", "it is no object here: its fields are left out"))
+        notices.append(
+            Notice("fields_left_out", "its fields are left out: only its content is sent")
+        )

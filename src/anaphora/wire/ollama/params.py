@@ -60,7 +60,7 @@ def _think(reasoning: Reasoning) -> _Think | None:
         return None if reasoning.mode is None else True
     if reasoning.effort not in _EFFORTS:
         raise InvalidRequest(
-            f"{reasoning.effort!r} is no level of thinking; use low, medium, high or max",
+            f"{reasoning.effort!r} is not a level of thinking; use low, medium, high or max",
             path="params.reasoning.effort",
         )
     return _EFFORTS[reasoning.effort]
@@ -183,7 +183,7 @@ def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
         why = "thinking is turned off; left out"
         notices.append(Notice("param_left_out", why, f"{path}.effort"))
     elif isinstance(think, str) and think != effort:
-        why = f"no model thinks {effort} here; it is {think}"
+        why = f"Ollama has no effort {effort}; sent as {think}"
         notices.append(Notice("reasoning_changed", why, f"{path}.effort"))
     return notices
 

@@ -105,7 +105,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 def _left_out(tools: tuple[AnyTool, ...], blocks: tuple[PromptBlock, ...]) -> Iterator[Notice]:
     for index, tool in enumerate(tools):
         if isinstance(tool, Tool) and tool.strict:
-            why = "Ollama holds no call to its schema"
+            why = "Ollama has no strict functions"
             yield Notice("strict_left_out", why, f"tools[{index}].strict")
     for index, block in enumerate(blocks):
         if extra_members(block.extras, WIRE):
@@ -136,7 +136,7 @@ def _stripped_thinking(ir: PromptIR, profile: Profile) -> list[Notice]:
     parts = conversation[index].parts
     if not any(isinstance(part, Thinking) and part.provider == WIRE for part in parts):
         return []
-    why = "behind a tool result, a user's message makes this model drop its earlier thinking"
+    why = "after a tool result, a user message makes this model drop its earlier thinking"
     return [Notice("state_strips_thinking", why, SegmentRole.VOLATILE_TAIL.value)]
 
 

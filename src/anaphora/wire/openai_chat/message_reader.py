@@ -123,7 +123,7 @@ class MessageReader:
         for index, part in enumerate(self._content(content, inner, (0,))):
             if not isinstance(part, Text | Image | Document | Audio | Opaque):
                 path = f"{self._path}.content[{index}]"
-                raise self._fail("may not stand in a tool result", path)
+                raise self._fail("is not allowed in a tool result", path)
             parts.append(part)
         return ToolResult(call_id, tuple(parts), name=name, extras=extras)
 

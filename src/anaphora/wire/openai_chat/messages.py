@@ -135,7 +135,7 @@ def _sort_part(
         data = _encoder_of("assistant", part)[2](part, notices)
     if data is not None:
         if fields.calls:
-            notices.append(Notice("parts_reordered", "content stands before tool calls here"))
+            notices.append(Notice("parts_reordered", "content comes before tool calls here"))
         fields.content.append(data)
 
 

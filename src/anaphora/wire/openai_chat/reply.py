@@ -101,7 +101,7 @@ def read_reply(body: bytes) -> Reply:
         raise reply_error("is missing", "$.choices")
     choices = decode_value(fields.pop("choices"), list[msgspec.Raw], "$.choices", reply_error)
     if not choices:
-        raise reply_error("holds no answer", "$.choices")
+        raise reply_error("contains no answer", "$.choices")
     choice, unknown = _CHOICE.decode(choices[0], "$.choices[0]", reply_error)
     message = choice.message
     if message is None:

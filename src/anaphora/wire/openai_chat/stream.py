@@ -172,7 +172,7 @@ class StreamReader:
 
     def _finish(self) -> list[Event]:
         if not self._build.started:
-            problem = Parse("the stream ended without saying anything", path="stream")
+            problem = Parse("the stream ended before its first chunk", path="stream")
             return self._build.fail(problem)
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):

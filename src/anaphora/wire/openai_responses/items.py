@@ -166,7 +166,7 @@ def own_reasoning(part: Thinking, notices: Notices) -> bytes | None:
     if part.provider == WIRE:
         return reasoning_item(part)
     whose = f"signed by {part.provider}" if part.provider else "of unknown origin"
-    why = f"reasoning {whose} means nothing to OpenAI; left out"
+    why = f"reasoning {whose} is unknown to OpenAI; left out"
     notices.append(Notice("foreign_thinking", why))
     return None
 
@@ -219,7 +219,7 @@ def output_parts(result: Part, notices: Notices) -> list[tuple[int, bytes, bool]
         path = f"content[{index}]"
         if type(part) not in _INPUT:
             name = type(part).__name__
-            raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
+            raise InvalidRequest(f"{name} is not allowed in a tool result", path=path)
         try:
             data = _INPUT[type(part)][1](part, notices)
         except InvalidRequest as problem:
@@ -297,7 +297,7 @@ def _input_audio(_: Audio, notices: Notices) -> None:
 
 
 def _refusal_as_text(part: Refusal, notices: Notices) -> bytes:
-    notices.append(Notice("refusal_as_text", "only the assistant refuses; sent as text"))
+    notices.append(Notice("refusal_as_text", "only the assistant can refuse; sent as text"))
     return text_part(part.text, part.extras)
 
 
@@ -311,7 +311,7 @@ def _output_refusal(part: Refusal, _: Notices) -> bytes:
 
 def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
     kind = type(part).__name__.lower()
-    why = f"an assistant message holds no {kind} here; left out"
+    why = f"an assistant message cannot hold {kind} here; left out"
     notices.append(Notice(f"{kind}_unsupported", why))
 
 

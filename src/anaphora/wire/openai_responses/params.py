@@ -229,7 +229,7 @@ def _continuation_notices(call: Call) -> list[Notice]:
     if not _stays_in_chain(call):
         return []
     why = (
-        "what is dynamic or volatile in this call stays in the stored chain for all calls that"
+        "dynamic and volatile content of this call stays in the stored chain for all calls that"
         " continue it"
     )
     return [Notice("stays_in_chain", why, "continuation")]
