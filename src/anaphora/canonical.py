@@ -14,8 +14,7 @@ from .errors import InvalidJson
 
 
 def _plain_value(value: object) -> object:
-    """For types that the encoder does not know: subclasses of JSON's types are encoded as their
-    value."""
+    """For types that the encoder does not know: subclasses of JSON's types become these."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):

@@ -122,8 +122,7 @@ def _part(part: Part) -> str:
 
 
 def _source(source: Source) -> str:
-    """A description of the source; it is not loaded, since that would tell the owner of its
-    address."""
+    """A description: loading the URL would inform its owner."""
     match source:
         case Bytes(data=data, media_type=media_type):
             return f"{media_type}, {counted(len(data), 'byte')}"

@@ -60,8 +60,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def could_be_secret(text: str) -> bool:
-    """False for names made of words and small numbers; true for any other text, such as
-    sk-proj-9aF3…"""
+    """False for names made of words and small numbers; true for any other text."""
     if _KEY_START.match(text):
         return True
     return not all(map(_WORD.fullmatch, _BETWEEN_WORDS.split(text)))

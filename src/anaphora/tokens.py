@@ -84,7 +84,7 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = odd_chunks(run.log, run.count, rendered.runs)
+        self._odd = odd = non_text_chunks(run.log, run.count, rendered.runs)
         lead: _Lead | None = odd.before or (None if before is None else before._lead)
         if lead is None or not lead.leads(rendered):
             lead = _Lead(rendered)
@@ -199,7 +199,7 @@ class _Lead:
                 break
         self.rows: list[_Row] = []
         for run in self.runs:
-            odd = odd_chunks(run.log, run.count, rendered.runs)
+            odd = non_text_chunks(run.log, run.count, rendered.runs)
             row = first, text + len(run.lead), other, run.log.ends, odd
             self.rows.append(row)
             first += run.count
@@ -266,7 +266,7 @@ def bytes_in(tokens: int, per_token: float) -> int:
     return int(tokens * per_token)
 
 
-def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
+def non_text_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
     """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
     of the prompt: if a block refers to a deferred tool, its definition is part of the prompt."""
     odd: Odd | None = log.odd

@@ -135,8 +135,7 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
 
 
 def seconds_with_unit(text: str) -> float | None:
-    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None if it is not a
-    time."""
+    """The seconds of a time with its unit: 20ms, 1.5s, 30m, 2h, 7d, 4w. None for other texts."""
     found = _TIME.match(text)
     return None if found is None else float(found[1]) * TIME_UNITS[found[2]]
 

@@ -34,28 +34,27 @@ _SAME_BEGINNING = 128
 _COMPACTED = (b'"type":"compaction', b'"type": "compaction')
 
 
-class BlocksGone(NamedTuple):
+class BlockChanges(NamedTuple):
     """The blocks after a change: those of the earlier prompt that are not sent again, those of the
     later one that are new, and how many of each precede the first common block."""
 
-    gone: tuple[int, ...]
+    removed: tuple[int, ...]
     new: tuple[int, ...]
-    gone_first: int
+    removed_first: int
     new_first: int
     kept: bool
     """Whether any block is in both."""
 
 
-def blocks_gone(earlier: SentCall, later: Rendered, first: int) -> BlocksGone:
-    """Compare the blocks that the earlier call may have cached with the later prompt, from a chunk
-    on."""
+def compare_blocks(earlier: SentCall, later: Rendered, first: int) -> BlockChanges:
+    """Compare the blocks that the earlier call may have cached with the later prompt's."""
     before, after = _blocks(earlier.rendered), _blocks(later)
     was = block_texts(before, first, cached_chunks(earlier))
     now = block_texts(after, first, len(after))
-    gone, stays = _not_in(was, now)
+    removed, stays = _not_in(was, now)
     new, kept = _not_in(now, was)
-    return BlocksGone(
-        tuple(first + at for at in gone),
+    return BlockChanges(
+        tuple(first + at for at in removed),
         tuple(first + at for at in new),
         min(stays, default=len(was)),
         min(kept, default=len(now)),
@@ -81,19 +80,19 @@ def _not_in(blocks: list[bytes], others: list[bytes]) -> tuple[list[int], list[i
     return missing, found
 
 
-def gone_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
+def removed_tokens(earlier: SentCall, later: Rendered, first: int) -> int:
     """The tokens that the earlier call may have cached from a chunk on and the later one does not
     send. Of a block that is replaced, only the difference in size counts."""
-    blocks = blocks_gone(earlier, later, first)
-    if not blocks.gone:
+    blocks = compare_blocks(earlier, later, first)
+    if not blocks.removed:
         return 0
     # By its own bill alone, so that the result depends on these two calls only.
     counts, tokens = Counts(earlier.rendered, ()), 0
     total = None if earlier.usage is None else earlier.usage.input
     billed = total / counts.total if total and counts.total else 1.0
-    for at in blocks.gone:
+    for at in blocks.removed:
         size = counts.tokens(at + 1) - counts.tokens(at)
-        if at == first and blocks.gone_first == 1 and first in blocks.new[:1]:
+        if at == first and blocks.removed_first == 1 and first in blocks.new[:1]:
             was, now = _size(earlier.rendered, at), _size(later, at)
             size = int(size * max(0, was - now) / was)
         tokens += size
@@ -113,14 +112,14 @@ def history_change(earlier: SentCall, later: Rendered, first: int) -> HistoryCha
     - several blocks before all that is kept are replaced by fewer, or are left out from the
       beginning of the history on.
     """
-    blocks = blocks_gone(earlier, later, first)
+    blocks = compare_blocks(earlier, later, first)
     if any(_is_compacted(later, at) for at in blocks.new):
         return "compaction"
-    if blocks.gone and _repeats_reply(earlier, later, blocks.new):
+    if blocks.removed and _repeats_reply(earlier, later, blocks.new):
         return "edited" if _has_grown(earlier.rendered, later, blocks, first) else "compaction"
     prompt = _blocks(later)
     from_start = first == prompt.leading + 1
-    shorter = blocks.gone_first >= 2 and blocks.new_first < blocks.gone_first
+    shorter = blocks.removed_first >= 2 and blocks.new_first < blocks.removed_first
     if blocks.kept and shorter and (blocks.new_first or from_start):
         return "compaction"
     return "edited"
@@ -168,16 +167,16 @@ def _repeats(data: bytearray, lines: tuple[str, ...]) -> bool:
     return found >= _REPEATED * sum(map(len, lines))
 
 
-def _has_grown(before: Rendered, after: Rendered, blocks: BlocksGone, first: int) -> bool:
+def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: int) -> bool:
     """Whether a block has the same beginning and is no shorter: some programs send the whole
     conversation as one message."""
-    if first not in blocks.gone or first not in blocks.new:
+    if first not in blocks.removed or first not in blocks.new:
         return False
     was, now = before.chunk(first).data, after.chunk(first).data
     if common_bytes(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
-    gone = sum(_size(before, at) for at in blocks.gone)
-    return sum(_size(after, at) for at in blocks.new) >= gone
+    removed = sum(_size(before, at) for at in blocks.removed)
+    return sum(_size(after, at) for at in blocks.new) >= removed
 
 
 def _contains(data: bytearray, line: str) -> bool:

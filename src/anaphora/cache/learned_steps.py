@@ -62,8 +62,7 @@ class Steps(NamedTuple):
 
 
 class LearnedSteps:
-    """The reads of models at hosts, and the rules learned from them. Bounded: a read only updates a
-    few numbers."""
+    """The reads of models at hosts, and the rules learned from them. Bounded."""
 
     def __init__(
         self,

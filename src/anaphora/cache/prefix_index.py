@@ -6,8 +6,7 @@
 
 Calls are told apart by the clients' hints, then by the longest common beginning, tools and system
 prompt included. Each chunk has a digest of everything up to it, so the longest beginning is found
-by galloping back from the end of the prompt, and the time to remember a call depends only on its
-new chunks.
+by galloping back from the end of the prompt, and a call takes time only for its new chunks.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class PrefixIndex(Generic[Call]):
         self._replies: dict[tuple[Hashable, str], int] = {}
         self._conversations: dict[bytes, RecentConversations] = {}
         self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
-        """The last result of `find`, and the last call then: mostly the same prompt is added
-        next."""
+        """The last result of `find`: mostly the same prompt is added next."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -251,8 +249,7 @@ class PrefixIndex(Generic[Call]):
     def _extended(
         self, prompt: RenderedPrompt, salt: bytes, place: _Place
     ) -> _Remembered[Call] | None:
-        """The call whose whole prompt this one begins with, else a shorter one whose end
-        differs."""
+        """The call whose whole prompt this one begins with, else one that differs at its end."""
         position, branch = place
         whole = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
         if whole is not None:

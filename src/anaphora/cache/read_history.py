@@ -52,16 +52,14 @@ class Shortfall(NamedTuple):
 
 class _Counts:
     """The bills of one situation. Later bills count more. A bill in which two predictions were
-    equally good does not affect the comparison of the two, nor the weight of earlier bills in
-    it."""
+    equally good does not count in their comparison."""
 
     def __init__(self) -> None:
         self._won: dict[tuple[str, str], float] = {}
         """How often a prediction was better than another."""
         self._exact: dict[str, float] = {}
         self._alike: dict[str, float] = {}
-        """How many more calls a prediction got right than the chain, to the token and in its
-        class."""
+        """A prediction's lead over the chain in right calls, to the token and in its class."""
         self._last: dict[str, float] = {}
         """How often it was right to the token in the last bills."""
         self._expected = self._missed = self._cut_short = self._part = 0.0

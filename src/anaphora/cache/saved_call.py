@@ -107,8 +107,7 @@ def save_call(
     since: float = 0.0,
     without_text: bool = False,
 ) -> SavedCall:
-    """The call in its stored form. `without_text`: values that an app chose are saved as
-    digests."""
+    """The call in its stored form. `without_text`: the app's own values become digests."""
     plan, usage, rendered = sent.marks, sent.usage, sent.rendered
     key, params = plan.key, rendered.envelope.cache_params
     if without_text:

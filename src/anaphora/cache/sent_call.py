@@ -152,8 +152,7 @@ def ttl_seconds(rules: CacheRules, ttl: Ttl | None = None) -> float:
 
 
 def last_ttl(plan: Plan, rules: CacheRules) -> Ttl | None:
-    """The TTL of the longest entry of a call, at its last marker; None if it leaves none that
-    expires."""
+    """The TTL of a call's longest entry, at its last marker; None if there is none that expires."""
     if plan.automatic is not None:
         return plan.automatic
     if plan.marks:

@@ -83,8 +83,7 @@ _FEATURES = {
 
 
 class Reader(Protocol):
-    """Reads a stream: each event is returned as soon as it is complete, and the last one always
-    comes."""
+    """Reads a stream: returns each event as soon as it is complete, and always a last one."""
 
     def feed(self, data: bytes) -> list[Event]: ...
     def close(self) -> list[Event]: ...

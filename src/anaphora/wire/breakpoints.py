@@ -169,8 +169,7 @@ def options_free(call: Call) -> bool:
 def option_notices(
     call: Call, names: Iterable[str], nearest: Mapping[Ttl, Ttl], *, explicit: bool
 ) -> list[Notice]:
-    """Notices for cache options that are left out: a model without breakpoints has none of
-    these."""
+    """Notices for cache options, which a model without breakpoints does not have."""
     cache = call.ir.cache
     notices: list[Notice] = []
     if explicit and cache.automatic is not None:

@@ -68,8 +68,7 @@ class Unknown(msgspec.Struct):
         return inner if isinstance(inner, dict) else {}
 
     def remaining(self, *, nulls: bool = False) -> Members:
-        """All that was not taken, in the order of the JSON; without nulls, unless they are
-        requested."""
+        """All that was not taken, in the order of the JSON; without nulls by default."""
         rest: Members = {}
         for name, value in self.members.items():
             if type(value) is msgspec.Raw:

@@ -76,7 +76,7 @@ def read_message(value: object, path: str) -> Message:
         fields["content"] = _content(content, f"{path}.content", placed)
     message = _parse(fields, _is_anthropic(fields, path), path)
     if role == "system":
-        message = _without_place(message)
+        message = _without_original_role(message)
     return _replaced(message, placed) if placed else message
 
 
@@ -128,7 +128,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
     if role == "assistant":
         calls = fields.get("tool_calls", ())
         if not isinstance(calls, list | tuple):
-            raise _wrong("a list", calls, f"{path}.tool_calls")
+            raise _wrong_type("a list", calls, f"{path}.tool_calls")
         for index, call in enumerate(calls):
             _check_call(call, f"{path}.tool_calls[{index}]")
         for name in ("annotations", "function_call"):
@@ -140,7 +140,7 @@ def _check_fields(fields: dict[str, Any], role: str, path: str) -> None:
 
 def _check_call(call: object, path: str) -> None:
     if not isinstance(call, Mapping):
-        raise _wrong("a dict", call, path)
+        raise _wrong_type("a dict", call, path)
     function = call.get("function", {})
     for value, place in ((call.get("id"), "id"), (_field(function, "name"), "function.name")):
         if not isinstance(value, str):
@@ -157,7 +157,7 @@ def _content(
     """The list of content in the form of a wire. Values that are already parts are put into
     `placed`, and each is replaced by a text with its name."""
     if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise _wrong("a text or a list of parts", content, path)
+        raise _wrong_type("a text or a list of parts", content, path)
     parts: list[Any] = []
     for index, part in enumerate(content):
         place = f"{path}[{index}]" if numbered else path
@@ -170,7 +170,7 @@ def _content(
         elif isinstance(block := _dumped(part), Mapping):
             parts.append(_part(block, place))
         else:
-            raise _wrong("a text, a part or a dict", part, place)
+            raise _wrong_type("a text, a part or a dict", part, place)
     return parts
 
 
@@ -279,9 +279,8 @@ def _all_parts(message: Message) -> Iterable[Part]:
             yield from part.content
 
 
-def _without_place(message: Message) -> Message:
-    """A system message as made by `Message.system`: without its original role, which only requests
-    keep."""
+def _without_original_role(message: Message) -> Message:
+    """A system message as made by `Message.system`: only requests keep the original role."""
     from .openai import SYSTEM_KEY  # loaded with the wire
 
     parts: list[Part] = []
@@ -305,7 +304,7 @@ def _replaced(message: Message, placed: dict[str, Part]) -> Message:
     return msgspec.structs.replace(message, parts=tuple(value(part) for part in message.parts))
 
 
-def _wrong(wanted: str, value: object, path: str) -> InvalidRequest:
+def _wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 

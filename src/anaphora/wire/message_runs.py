@@ -1,5 +1,5 @@
-"""The messages of a call as runs, for wires that render each segment by itself; and reasoning that
-nothing follows."""
+"""Messages as runs, for wires that render each segment by itself; reasoning that nothing
+follows."""
 
 from __future__ import annotations
 
@@ -83,8 +83,7 @@ UNFINISHED_REASONING = Notice(
 
 class ReasoningFollowed:
     """Whether the assistant continues after its reasoning: in the same message, or in the next
-    messages before another role. Positions are asked for in order, so each part is examined
-    once."""
+    messages before another role. Called in order, it examines each part once."""
 
     __slots__ = ("_check", "_decided_by", "_followed", "_messages")
 

@@ -51,8 +51,7 @@ class Param(msgspec.Struct, frozen=True):
     """One parameter and its request field."""
 
     name: str
-    """A field of `Params` (`temperature`, `reasoning.effort`), or of the cache plan
-    (`cache.key`)."""
+    """In `Params` (`temperature`, `reasoning.effort`) or in the cache plan (`cache.key`)."""
     field: str | None = ""
     """The request field, `a.b` inside an object; empty: the same name; None: there is none."""
     encode: Callable[[Any], bytes | None] | None = None
@@ -342,8 +341,7 @@ def foreign_tier_notices(call: Call) -> list[Notice]:
 
 
 def schema_only_notices(output: OutputFormat | None) -> list[Notice]:
-    """Notices for the name, description and strictness of an output schema, for providers that take
-    only the schema."""
+    """Notices for fields of an output schema that a provider lacks: it takes only the schema."""
     if output is None or output == "json":
         return []
     reasons = {

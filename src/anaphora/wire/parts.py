@@ -14,14 +14,12 @@ from anaphora.prompt import Call
 from anaphora.rendered import ChunkRun, Kind, LogAppend
 from anaphora.rendered.log import Piece
 from anaphora.values import (
-    AnyTool,
     Bytes,
     Extras,
     Message,
     Notice,
     Opaque,
     Part,
-    ProviderTool,
     Reply,
     Section,
     Source,
@@ -58,8 +56,7 @@ def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
 def encode_at(
     path: str, encode: Callable[..., R], part: object, notices: list[Notice], *args: object
 ) -> R:
-    """The result of `encode` for a part, notices and further arguments; its notices and errors name
-    the path."""
+    """Call `encode` with a part, notices and further arguments; notices and errors get the path."""
     own: list[Notice] = []
     try:
         encoded = encode(part, own, *args)
@@ -213,22 +210,6 @@ def render_items(
             raise problem.within(f"{section}[{index}]") from None
         append.chunk(kind, b"," + data if index else data, splice)
     return append
-
-
-def own_tools(
-    tools: tuple[AnyTool, ...], providers: tuple[str, ...]
-) -> tuple[tuple[AnyTool, ...], list[Notice]]:
-    """The tools without those of other providers, and a notice for each of these. The same tuple if
-    there are none."""
-    notices = [
-        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
-        for index, tool in enumerate(tools)
-        if isinstance(tool, ProviderTool) and tool.provider not in providers
-    ]
-    if not notices:
-        return tools, notices
-    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
-    return tuple(own), notices
 
 
 def with_deferred(run: ChunkRun, pieces: list[Piece]) -> list[Piece]:

@@ -1,5 +1,4 @@
-"""Reads foreign JSON: members, elements and texts as raw JSON, errors with their path, and texts
-with lone surrogates."""
+"""Reads foreign JSON: raw members and elements, errors with their path, lone surrogates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Code that the `render` of every wire shares: sections, message runs, marks, and the finished
-prompt.
+"""Code that the `render` of every wire shares: sections, message runs, marks, the whole prompt.
 
 Rendering continues the last turn's logs, so that a turn costs what it adds. `assemble` joins the
 rendered prompt and its plan into a request.
@@ -33,6 +32,7 @@ from anaphora.values import (
     Conversation,
     Message,
     Notice,
+    ProviderTool,
     Refusal,
     Section,
     SegmentRole,
@@ -46,7 +46,7 @@ from anaphora.values import (
 
 from .markers import Locate, resolve_marks, supported_ttl
 from .memo import Memo
-from .parts import foreign_sections, own_tools, with_deferred
+from .parts import foreign_sections, with_deferred
 
 T = TypeVar("T")
 
@@ -71,7 +71,17 @@ def without_foreign_tools(
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
     """The tools without those of other providers, and a notice for each of these. The same tuple if
     there are none: its log is found by identity."""
-    return (tools, []) if _FUNCTIONS.issuperset(map(type, tools)) else own_tools(tools, providers)
+    if _FUNCTIONS.issuperset(map(type, tools)):
+        return tools, []
+    notices = [
+        Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
+        for index, tool in enumerate(tools)
+        if isinstance(tool, ProviderTool) and tool.provider not in providers
+    ]
+    if not notices:
+        return tools, notices
+    own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
+    return tuple(own), notices
 
 
 def section_run(
@@ -282,8 +292,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
-    """Each run cut at its marks, with the markers in between, and deferred tools at their
-    positions."""
+    """Each run cut at its marks, with the markers in between and the deferred tools."""
     first, upcoming, markers = 0, iter(marks), rendered.markers
     mark = next(upcoming, None)
     sliced: list[list[Piece]] = []

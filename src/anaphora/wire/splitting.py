@@ -167,8 +167,7 @@ class RequestSplit:
     ) -> ChunkRun | None:
         """Add the messages, unless they have no blocks. `read` takes a message and its path; `glue`
         and `close` take the wire role before them; `joins` tells whether a role continues the
-        message of the role before it. `context` is anything else that affects how messages are
-        cut."""
+        message of the role before it. `context` is anything else that affects the chunks."""
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0

@@ -56,7 +56,7 @@ __all__ = [
 
 
 #: The maximum P(another call): any conversation may end.
-_SUREST = 0.95
+_MAX_PROBABILITY = 0.95
 
 
 class Planner(RecallingPlanner):
@@ -82,7 +82,7 @@ class Planner(RecallingPlanner):
         own number of calls. `rendered` is its last prompt."""
         usual = self._memory.usual_calls(self._beginning_of(rendered))
         count = max(1, self.state.gaps.count)
-        return min(_SUREST, (1 - 1 / usual + count - 1) / count)
+        return min(_MAX_PROBABILITY, (1 - 1 / usual + count - 1) / count)
 
     def _beginning_of(self, rendered: Rendered) -> bytes | None:
         """The key of the beginning that the prompt shares with others."""

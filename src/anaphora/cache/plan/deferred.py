@@ -30,8 +30,7 @@ class SentTurn(msgspec.Struct, eq=False, weakref=True):
     _calls: DeferredCalls | None = None
     waiting: _WaitingCall | None = None
     reader: ref[Callable[[], object]] | None = None
-    """Called when the outcome is known, to read it; then the call is not needed any more. Must not
-    raise."""
+    """Called to read the outcome; then the call is not needed any more. Must not raise."""
 
     @property
     def outcome(self) -> Outcome:

@@ -37,8 +37,7 @@ class PrefixGroup(msgspec.Struct, eq=False, kw_only=True):
     """Prompts with the same beginning."""
 
     chunks: int
-    """The chunks of the beginning. If a cache works on tokens, the beginning may end inside the
-    next."""
+    """The chunks of the beginning. If a cache works on tokens, it may end inside the next."""
     tokens: int
     parent: PrefixGroup | None = None
     members: list[int] = []

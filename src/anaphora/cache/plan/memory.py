@@ -1,5 +1,4 @@
-"""Memory of an app's earlier calls: what they wrote to the cache, and how often beginnings
-recur."""
+"""Memory of an app's earlier calls: their cache writes, and how often beginnings recur."""
 
 from __future__ import annotations
 
@@ -225,7 +224,7 @@ class AppMemory:
         if state.gaps.last is not None:
             self.pauses.add(max(0.0, at - state.gaps.last))
         beginning = self.record(prompt, shared, at)
-        self.go_on(state, beginning, at)
+        self.learn_length(state, beginning, at)
         self._defer_single_calls()
         return self.deferred.add_turn(prompt, at, began, reasoning, before)
 
@@ -255,7 +254,7 @@ class AppMemory:
             same = self.beginnings[beginning] = ConversationUses()
         return same
 
-    def go_on(self, state: ConversationState, beginning: Hashable, at: float) -> None:
+    def learn_length(self, state: ConversationState, beginning: Hashable, at: float) -> None:
         """Learn how long conversations are: one that pauses counts as ended until its next call."""
         calls = self.open_calls
         while calls and at - next(iter(calls.values()))[0] > _SILENCE:

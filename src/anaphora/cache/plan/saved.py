@@ -65,8 +65,7 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
 def save_conversation(
     memory: AppMemory, state: ConversationState, beginning: bytes | None
 ) -> SavedPlanner:
-    """A conversation for another process, with statistics of conversations with the same
-    beginning."""
+    """A conversation for another process, with statistics of similar conversations."""
     same = None if beginning is None else memory.beginnings.get(beginning)
     written = state.written
     return SavedPlanner(

@@ -77,8 +77,7 @@ class _CallPlanner(RecallingPlanner):
         return prompt, shared
 
     def _record_single(self, prompt: PromptView, shared: int | None, at: float) -> None:
-        """Record a call outside any session. Its conversation has ended unless a later call
-        continues it."""
+        """Record a call outside any session: ended, unless a later call continues its prompt."""
         beginning = self._memory.record(prompt, shared, at)
         if beginning is not None:
             same = self._memory.beginnings[beginning]
@@ -176,7 +175,7 @@ class MatchedCallPlanner(_CallPlanner):
 
     def _record_matched(self, prompt: PromptView, shared: int | None, at: float) -> None:
         beginning = self._memory.record(prompt, shared, at)
-        self._memory.go_on(self.state, beginning, at)
+        self._memory.learn_length(self.state, beginning, at)
         same = self._memory.beginnings.get(beginning)
         if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
             same.ended = same.gaps.count  # none of them went on: single calls with tools

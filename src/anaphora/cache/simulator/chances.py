@@ -61,8 +61,7 @@ Distribution: TypeAlias = Sequence[tuple[float, float]]
 
 
 def distribution(predicted: float, others: Iterable[tuple[float, float]]) -> Distribution:
-    """The predicted figure and the others, with their shares; the remaining share is the predicted
-    figure's."""
+    """The other figures with their shares, and the predicted one with the remaining share."""
     known = [*others]
     return [(1.0 - sum(share for share, _ in known), predicted), *known]
 

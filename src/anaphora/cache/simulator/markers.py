@@ -178,8 +178,8 @@ class MarkerCache:
     def refresh(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
     ) -> None:
-        """Restart the lifetime of the entries that a call wrote and, if the provider refreshes on
-        reads, read."""
+        """Restart the lifetime of a call's written entries and, if reads refresh, of those it
+        read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, lives_from)

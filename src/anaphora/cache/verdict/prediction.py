@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anaphora.cache.history import gone_tokens
+from anaphora.cache.history import removed_tokens
 from anaphora.cache.prefix_difference import first_difference
 from anaphora.cache.sent_call import (
     MadeCall,
@@ -289,7 +289,7 @@ def explain_loss(
     if change is not None and expected.left:
         # Tokens that are no longer sent are not paid again.
         behind = max(0, expected.left - expected.read)
-        missed -= min(behind, gone_tokens(earlier, later.rendered, change.chunk))
+        missed -= min(behind, removed_tokens(earlier, later.rendered, change.chunk))
     lost = max(0, min(missed, (usage.input or 0) - read))
     causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
     if causes[0].kind == "below_minimum":

@@ -1,5 +1,4 @@
-"""Checks a request before it is sent: cached tokens that it loses, and content that its provider
-may reject."""
+"""Checks a request before it is sent: for lost cached tokens, and for content that is rejected."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ _STRIPS_THINKING = Notice(
 
 
 class RoleWithFields(str):
-    """The role of a message with unknown fields. Neighbours of the same role are not merged with
-    it."""
+    """The role of a message with unknown fields, which is not merged with its neighbours."""
 
     __slots__ = ("fields",)
     fields: bytes
@@ -170,7 +169,7 @@ class MessageEncoder:
         if (
             self.profile.mid_conversation_system.value
             and (last_role or self.before) in ("user", "system")
-            and _answered(self.messages, index + 1, self.after)
+            and _assistant_follows(self.messages, index + 1, self.after)
         ):
             return "system"
         reason = "a system message cannot stand here on this model, so it is sent as user text"
@@ -217,27 +216,26 @@ def _fields_left_out(whose: str, place: str) -> Notice:
 # ── System messages ───────────────────────────────────────────────────────────────────────────────
 
 
-def undecided(messages: Conversation, end: int) -> int:
-    """The position before the system messages, and messages without content, whose role is not
-    decided yet."""
+def undecided_start(messages: Conversation, end: int) -> int:
+    """The first of the last messages that are system messages or without content."""
     while end and (messages[end - 1].role == "system" or not has_content(messages[end - 1])):
         end -= 1
     return end
 
 
-def unmoved(
+def unchanged_count(
     messages: Conversation, shared: int, last: ChunkRun, before: str | None, after: str | None
 ) -> int:
     """How many of the shared messages may keep their bytes: the role of a system message depends
     on its neighbours."""
     if (last.before, last.after) != (before, after):
         return 0
-    start = undecided(messages, shared)
-    same = _answered(messages, start, after) == _answered(last.source, start, after)
-    return shared if same else start
+    start = undecided_start(messages, shared)
+    follows = _assistant_follows(messages, start, after)
+    return shared if follows == _assistant_follows(last.source, start, after) else start
 
 
-def _answered(messages: Sequence[Message], index: int, after: str | None) -> bool:
+def _assistant_follows(messages: Sequence[Message], index: int, after: str | None) -> bool:
     """Whether the assistant is next, past any system messages, or no message follows."""
     while index < len(messages):
         message = messages[index]

@@ -159,8 +159,7 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
 
 
 def _check(call: Call, profile: Profile) -> None:
-    """Raise for parameters that the provider would answer with a 400, with the field and the
-    reason."""
+    """Raise for parameters that the provider would answer with a 400."""
     params, reasoning = call.params, call.params.reasoning
     mode = reasoning.mode if reasoning is not None else None
     forced = forces_tools(params)

@@ -95,8 +95,7 @@ class BlockReader:
 
     def __init__(self, root: str, fail: ErrorFactory) -> None:
         self.root = root
-        """The path of the object that holds the blocks, with a placeholder for the message's
-        index."""
+        """The path of the blocks' object, with a placeholder for the message's index."""
         self.fail = fail
         self.message = 0
         self.marks: list[MarkRequest] = []

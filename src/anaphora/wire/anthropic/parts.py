@@ -103,15 +103,14 @@ def deferred_tools(tools: tuple[AnyTool, ...]) -> tuple[DeferredTool, ...]:
     before = 0
     for tool in tools:
         if is_deferred(tool):
-            found.append(placed(tool.name, before, _tool(tool)))
+            found.append(deferred_tool(tool.name, before, _tool(tool)))
         else:
             before += 1
     return tuple(found)
 
 
-def placed(name: str, before: int, data: bytes) -> DeferredTool:
-    """A deferred tool before a loaded one, whose chunk begins with a comma unless it is the
-    first."""
+def deferred_tool(name: str, before: int, data: bytes) -> DeferredTool:
+    """A deferred tool with its comma, after `before` loaded ones."""
     return DeferredTool(name, before, b"," + data if before else data + b",")
 
 
@@ -293,8 +292,7 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
-    """The kind of a part's block in the cache rules, the offset of a marker in it, and its
-    encoder."""
+    """The kind of a part's block in the cache rules, its marker's offset, and its encoder."""
     if isinstance(part, Opaque):
         markable = TABLE.blocks.get(part.kind, TABLE.other).markable
         return Kind.OTHER, BEFORE_BRACE if markable else None, _opaque

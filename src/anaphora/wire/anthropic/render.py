@@ -36,8 +36,8 @@ from .messages import (
     RoleWithFields,
     has_content,
     place_tail,
-    undecided,
-    unmoved,
+    unchanged_count,
+    undecided_start,
 )
 from .params import MARKERS, NEAREST, envelope_of, locate
 from .parts import (
@@ -138,9 +138,8 @@ def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRu
 def _automatic(
     plan: PromptCachePlan, nearest: Mapping[Ttl, Ttl], own: bool, notices: list[Notice]
 ) -> Ttl | None:
-    """The TTL of the breakpoint that Anthropic places by itself; other providers of this wire are
-    not known to place one. In explicit mode there is none: the TTL is that of the caller's own
-    breakpoints."""
+    """The TTL of the automatic breakpoint, which only Anthropic is known to place. In explicit mode
+    there is none: the TTL is that of the caller's own breakpoints."""
     if plan.automatic is None or plan.mode == "explicit":
         return None
     if own:
@@ -249,7 +248,7 @@ def _segment_log(
     if last is not None:
         shared = messages.common_prefix(last.source, ids=True)
         if last.log.contextual:
-            shared = unmoved(messages, shared, last, before, after)
+            shared = unchanged_count(messages, shared, last, before, after)
     return extend_log(messages, last, shared, add)
 
 
@@ -296,7 +295,7 @@ def _settled_chunks(runs: list[ChunkRun]) -> int:
     first = 0
     for run in runs:
         if run.role is _HISTORY and run.log.contextual:
-            start = undecided(run.source, len(run.source))
+            start = undecided_start(run.source, len(run.source))
             decided = run.log.message_ends[start - 1] if start else 0
             if start < len(run.source) and decided < run.count:
                 return first + decided

@@ -1,5 +1,4 @@
-"""Reads a complete reply of Anthropic's: parts, stop reason and token counts. Reads and writes
-errors."""
+"""Reads complete replies of Anthropic: parts, stop reason and counts. Reads and writes errors."""
 
 from __future__ import annotations
 

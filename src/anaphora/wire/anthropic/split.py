@@ -43,7 +43,7 @@ from anaphora.wire.walking import Walk, WalkedBlock
 from .fields import TABLE
 from .messages import RoleWithFields
 from .params import MARKERS, PARAMS, PATH, read_marker, take_marker
-from .parts import placed
+from .parts import deferred_tool
 from .render import CLOSE, OPENINGS, joins, opening
 from .types import MEMO, WIRE
 
@@ -109,7 +109,7 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
         members, marks = block.members, _own_marks(block)
         name = _WALK.function_name(block) if tools else ""
         if may_defer and _is_deferred(members):
-            deferred.append(placed(name, len(blocks), encode_members(members)))
+            deferred.append(deferred_tool(name, len(blocks), encode_members(members)))
             continue
         labels.append(f"tool {name}" if name else f"{section}{index}")
         splice = BEFORE_BRACE if tools or not _is_blank_block(members) else None

@@ -82,8 +82,7 @@ def _write_usage(usage: Usage) -> bytes:
 
 
 class StreamWriter:
-    """Events in, bytes out. Blocks that are known only at the end of their part (redacted, opaque)
-    are written then."""
+    """Events in, bytes out. Redacted and opaque blocks are written at the end of their part."""
 
     def __init__(self) -> None:
         self._usage = Usage()

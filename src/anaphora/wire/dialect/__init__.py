@@ -205,8 +205,7 @@ class DialectCodec:
         return self.decode_reply(self._read_body(body))
 
     def _read_body(self, body: bytes) -> Reply:
-        """The reply as read by the codec. Raises if it holds the provider's own form of an
-        error."""
+        """The reply as read by the codec. Raises an error in the provider's own form."""
         shape = self.dialect.errors
         if shape is not None and (error := find_error(body, shape)) is not None:
             raise error
@@ -343,8 +342,7 @@ def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
 
 
 def write_counts(raw: str, usage: Usage, shape: UsageShape) -> str:
-    """A usage object of the wire, with the counts also in the fields that only this provider
-    has."""
+    """A usage object of the wire, with the counts also in the provider's own fields."""
     counts = _object(raw)
     for places, tokens in (
         (shape.read, usage.read),

@@ -319,8 +319,8 @@ def _fields(call: Call) -> dict[str, bytes]:
 
 
 def _original_schema(call: Call) -> tuple[str, bytes] | None:
-    """The output schema in Gemini's own form, if it was read in that form and is unchanged, and its
-    field."""
+    """The output schema in Gemini's own form and its field, if it was read in it and is
+    unchanged."""
     output, form = call.params.output, read_form(call.extras)
     for field in (_OWN_SCHEMA, _JSON_SCHEMA):
         if isinstance(output, OutputSchema) and field in form:
@@ -379,8 +379,7 @@ def _notices(call: Call) -> list[Notice]:
 def read_params(
     request: types.GenerateContentRequest, rest: Members, stream: bool
 ) -> tuple[Params, Extras | None]:
-    """The parameters, and as extras all fields without a parameter and the unknown members
-    `rest`."""
+    """The parameters, and as extras the fields without one and the unknown members `rest`."""
     if request.safetySettings != NULL:
         rest["safetySettings"] = request.safetySettings
     if request.cachedContent != NULL:

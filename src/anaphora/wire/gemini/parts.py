@@ -281,8 +281,7 @@ _text_answer = msgspec.json.Decoder(_TextAnswer).decode
 
 
 def output_text(response: str | msgspec.Raw) -> str | None:
-    """The text of a response that has only a text in `output`, and is written the same way
-    again."""
+    """The text of a response that has only a text in `output`, unless that may be an object."""
     try:
         text = _text_answer(response).output
     except DECODE_ERRORS:

@@ -85,8 +85,7 @@ def _split_system(raw: bytes) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    """A chunk for each declaration if an object holds only declarations, otherwise for the
-    object."""
+    """A chunk for each declaration if an object holds nothing else, otherwise for the object."""
     labels: list[str] = []
     tools: list[tuple[bool, bool, bytes]] = []
     for index, tool in enumerate(_WALK.tools(raw, "$.tools")):

@@ -229,7 +229,7 @@ def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
 
 
 def write_assistant(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
-    """The whole message; None if it is empty. A reply holds all reasoning, a request only Ollama's
+    """The message; None if it is empty. A reply holds all reasoning, a request only Ollama's
     own."""
     fields = sort_parts(message, notices, answer=answer)
     if not answer:

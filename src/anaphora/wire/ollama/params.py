@@ -1,5 +1,4 @@
-"""The parts of a request other than the prompt: the parameters, and the envelope around the
-runs."""
+"""The parts of a request other than the prompt: parameters, and the envelope around the runs."""
 
 from __future__ import annotations
 

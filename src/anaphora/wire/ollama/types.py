@@ -75,8 +75,7 @@ ChatMessage: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMe
 
 
 class ModelOptions(_Object, frozen=True):
-    """The options that have a parameter. A negative limit means no limit, and stays among the
-    unknown options."""
+    """The options that have a parameter. A negative limit means none, and is kept as unknown."""
 
     num_predict: Whole[Annotated[int, msgspec.Meta(ge=0)] | None] = None
     temperature: Whole[float | None] = None
@@ -89,8 +88,7 @@ class ModelOptions(_Object, frozen=True):
 
 
 class ChatRequest(_Object, frozen=True, kw_only=True):
-    """The body of `POST /api/chat`. Members that models and servers extend are decoded
-    separately."""
+    """The body of `POST /api/chat`. Raw members are decoded separately: models extend them."""
 
     model: str
     messages: list[ChatMessage] | None = None

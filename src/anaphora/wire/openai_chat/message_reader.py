@@ -56,8 +56,7 @@ _decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 
 
 class MessageReader:
-    """Reads messages of a request or a reply; errors name their path. `marks` are the breakpoints
-    found so far."""
+    """Reads messages of a request or a reply, and collects their breakpoints in `marks`."""
 
     __slots__ = ("_fail", "_root", "answered", "index", "marks", "unmarked")
 

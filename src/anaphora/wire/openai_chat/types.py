@@ -60,8 +60,7 @@ class RefusalPart(Strict, frozen=True, tag_field="type", tag="refusal"):
 
 
 class ImagePart(Strict, frozen=True, tag_field="type", tag="image_url"):
-    """The source is decoded separately, as in the parts below: a part with an unknown source is
-    kept whole."""
+    """The source is decoded separately, as below: a part with an unknown one is kept whole."""
 
     image_url: msgspec.Raw = NULL
     prompt_cache_breakpoint: Breakpoint | None = None

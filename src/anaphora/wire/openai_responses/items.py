@@ -130,13 +130,13 @@ def is_easy(message: Message, position: int, inside: bool) -> bool:
     if isinstance(part, Refusal):
         return False
     after = message.parts[position + 1 : position + 2]
-    if after and goes_on(after[0]):
+    if after and continues_message(after[0]):
         return False
     own_id = msgspec.json.decode(extras[ITEM], type=_Identified).id
     return not isinstance(own_id, str) or not own_id
 
 
-def goes_on(part: Part) -> bool:
+def continues_message(part: Part) -> bool:
     """Whether a part continues the message item that is open before it."""
     return in_message(part) and not begins_item(part)
 

@@ -67,7 +67,7 @@ from anaphora.wire.walking import Walk
 
 from . import types
 from .fields import TABLE
-from .items import goes_on
+from .items import continues_message
 from .params import read_params
 from .reply import ItemReader, ReadItem
 from .types import ITEM, MEMO, NULL, UNSET, WIRE
@@ -161,12 +161,12 @@ def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> 
 
 def _apart(part: Text, before: list[Part]) -> Text:
     """Keep a text that was a message by itself separate from a message that it could belong to."""
-    if not goes_on(part):
+    if not continues_message(part):
         return part
     for other in reversed(before):
         if isinstance(other, ToolCall | Thinking | Opaque):
             break
-        if not goes_on(other):
+        if not continues_message(other):
             return Text(part.text, {**(part.extras or {}), ITEM: "{}"})
     return part
 

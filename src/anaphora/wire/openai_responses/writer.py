@@ -38,9 +38,9 @@ from anaphora.wire.sse import encode_event
 from .items import (
     OUTPUT,
     begins_item,
+    continues_message,
     function_call,
     function_output,
-    goes_on,
     in_message,
     message_opening,
     reasoning_item,
@@ -109,7 +109,7 @@ def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """The parts of each item."""
     group: list[Part] = []
     for part in parts:
-        if group and in_message(group[-1]) and goes_on(part):
+        if group and in_message(group[-1]) and continues_message(part):
             group.append(part)
             continue
         if group:
@@ -321,7 +321,7 @@ class StreamWriter:
         if in_message(part):
             if content_part(part) is None:
                 return None
-            if self._message is not None and goes_on(part) and own_id in (None, self._id):
+            if self._message is not None and continues_message(part) and own_id in (None, self._id):
                 return b""
             closed, self._message = self._close_message(), []
             own = own_id or item_id("msg", self._reply_id, self._items)
