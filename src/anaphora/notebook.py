@@ -1,6 +1,6 @@
 """HTML for notebooks: how Jupyter shows a `Response`, a `Reply` and a `Verdict`.
 
-Loaded when a notebook asks for `_repr_html_`; colours come from the page, so that it works on light
+Loaded when a notebook calls `_repr_html_`; colours come from the page, so that it works on light
 and dark themes. Text from outside is escaped; nothing is loaded and no script runs.
 """
 

@@ -178,7 +178,7 @@ def is_edit(later: RenderedPrompt, earlier: RenderedPrompt, position: int) -> bo
     least = max(_LONG_BLOCK, len(now) / 2, len(then) / 2)
     if min(len(now), len(then)) < least:
         return False
-    # One of the two equal parts has half of what is needed.
+    # The larger of the two equal parts has at least half of the required size.
     part = ceil(least / 2)
     likely = now[:part] == then[:part] or now[-part:] == then[-part:]
     return likely and equal_around(now, then) >= least

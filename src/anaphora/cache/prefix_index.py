@@ -44,8 +44,8 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
 
     call: Call
     continues: bool
-    """The same conversation. Otherwise a new one that begins like the earlier call: only what they
-    share can be compared."""
+    """The same conversation. Otherwise a new one that begins like the earlier call: only the common
+    beginning can be compared."""
     chunks: int
     """How many leading chunks the two share."""
     latest: Call
@@ -263,7 +263,7 @@ class PrefixIndex(Generic[Call]):
         self, prompt: RenderedPrompt, salt: bytes, position: int, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The call with tools and system prompt like this one's, most of whose messages this one
-        repeats behind a difference: after `position`."""
+        repeats after a difference at `position`."""
         recent = self._conversations.get(salt)
         if recent is None:
             return None

@@ -37,7 +37,7 @@ ENTRY_BYTES = _ENTRY.size
 LAST_BLOCKS = 4
 _KINDS = tuple(Kind)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-#: Kinds whose tokens follow from their bytes, or are the same whatever they hold.
+#: Kinds whose tokens follow from their bytes, or do not depend on their content.
 _BY_SIZE = frozenset((Kind.SYSTEM, Kind.TEXT, Kind.TOOL_CALL, Kind.OTHER, Kind.IMAGE, Kind.AUDIO))
 _ROLES = ("user", "assistant", "system", "tool", "model", "developer", "")
 _ROLE_NUMBERS = {role: number for number, role in enumerate(_ROLES)}

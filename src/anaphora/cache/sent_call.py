@@ -195,13 +195,13 @@ def moments(
 
 
 class MadeCall(NamedTuple):
-    """A call that was made: when, and what is known of its reply."""
+    """The times of a call that was made, and facts about its reply."""
 
     at: float
     readable: float
-    """From when what it wrote can be read."""
+    """The time from which its writes can be read."""
     lives_from: float
-    """From when the lifetime of what it read and wrote counts."""
+    """The time from which the lifetime of its entries counts."""
     since: float
     """When the response began; the request, if that is not known."""
     reasoning: int | None

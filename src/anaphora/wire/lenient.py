@@ -107,8 +107,8 @@ class LenientDecoder(Generic[T]):
     """Decodes one type of struct, union of tagged structs, or list of them.
 
     The structs forbid unknown fields. A tag that no struct has gives an `OtherBlock`; `default_tag`
-    stands for a missing one. `protobuf` accepts what Google's JSON parser does: names in snake_case
-    as well, and a single object for a list of one.
+    stands for a missing one. `protobuf`: like Google's JSON parser, accept names in snake_case as
+    well, and a single object for a list of one.
     """
 
     def __init__(

@@ -191,8 +191,8 @@ def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
     for name in ("cache_control", "prompt_cache_breakpoint"):
         if name in fields:
             raise InvalidRequest(
-                "cannot be given here: the client places the markers; cache=PromptCachePlan(marks="
-                "…) asks for one, and so does the cache policy of a PromptBlock",
+                "is not allowed here: the client places the markers; request one with"
+                " cache=PromptCachePlan(marks=…) or the cache policy of a PromptBlock",
                 path=f"{path}.{name}",
             )
     return fields

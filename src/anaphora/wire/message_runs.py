@@ -76,8 +76,7 @@ the wire."""
 
 UNFINISHED_REASONING = Notice(
     "unfinished_thinking",
-    "the reply was cut off inside its reasoning, which is rejected without what follows it;"
-    " left out",
+    "the reply was cut off inside its reasoning, which is rejected at the end of a reply; left out",
 )
 
 

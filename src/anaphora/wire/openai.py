@@ -233,7 +233,7 @@ def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes])
 
 
 def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
-    """Tools before a system message, which stands in the list of messages."""
+    """Tools before a system message, which is in the list of messages."""
     if [run.section for run in runs[:2]] != ["system", "tools"]:
         return None
     return (1, 0, *range(2, len(runs)))

@@ -99,7 +99,7 @@ class ParamTable:
         self._cache_params = {rule: path.split(".") for rule, path in cache_params.items()}
         fields = [(row, row.name if row.field == "" else row.field) for row in rows]
         self._encoded = [(row, field.split(".")) for row, field in fields if field is not None]
-        #: The rows whose fields stand side by side in an object, by the path of the object.
+        #: The rows whose fields are in one object, by the path of the object.
         objects: dict[str, list[tuple[str, Param]]] = {}
         for row, field in fields:
             if field is not None and row.decode is not encode_only:
@@ -357,10 +357,10 @@ def schema_only_notices(output: OutputFormat | None) -> list[Notice]:
 
 
 def continuation_notices(call: Call) -> list[Notice]:
-    """A notice if the call continues a response that another provider stored."""
+    """A notice if the call continues a stored response, which this wire cannot."""
     why = (
         "a stored response cannot be continued here: only the messages of this call are sent,"
-        " and what the response holds beyond them is not"
+        " without other content of the response"
     )
     continued = call.ir.continuation is not None
     return [Notice("continuation_left_out", why, "continuation")] if continued else []

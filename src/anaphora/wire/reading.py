@@ -105,7 +105,7 @@ def encode_members(members: Members) -> bytes:
 
 
 def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> Members:
-    """The members of an object; raises if it is none."""
+    """The members of an object; raises for any other value."""
     try:
         return decode_members(raw)
     except DECODE_ERRORS as problem:
@@ -133,7 +133,7 @@ _decoder = functools.cache(msgspec.json.Decoder)
 
 
 def known_text(members: Members, name: str) -> str:
-    """A member that is a text; empty if it is none."""
+    """A member that is a text; empty for any other."""
     raw = bytes(members.get(name, b""))
     return str(msgspec.json.decode(raw)) if raw.startswith(b'"') else ""
 

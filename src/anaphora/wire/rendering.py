@@ -168,7 +168,7 @@ def settled_count(messages: Conversation, shared: int, before: int) -> int:
 
 def _settles_reasoning(message: Message) -> bool:
     """Whether a message ends with something that decides about the reasoning before it. Reasoning
-    does not, nor does what may not reach the wire."""
+    does not, nor do parts that may be left out."""
     for part in reversed(message.parts):
         if isinstance(part, _TEXTS):
             if part.text and not part.text.isspace():

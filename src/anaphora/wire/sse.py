@@ -90,7 +90,7 @@ class EventDecoder:
         """The complete events of bytes that begin a line."""
         end = data.rfind(b"\n\n") + 2
         if end > 1 and not self._lines:
-            # Nearly always an event is one data line, alone or behind a line with its name.
+            # Nearly always an event is one data line, alone or after a line with its name.
             whole = data[:end]
             events: list[bytes] = _EVENT.findall(whole)
             if len(events) == whole.count(b"\n\n"):

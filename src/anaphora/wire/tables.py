@@ -18,7 +18,7 @@ class Does(enum.Enum):
     """The effect of a request field."""
 
     TEXT = "text that the model reads"
-    CACHE = "changes what is cached"
+    CACHE = "affects the cache"
     MONEY = "changes the cost"
     TOOL = "offers tools"
     STORED = "names stored objects"
@@ -38,7 +38,7 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool = False
     """Also a field of requests that only count tokens."""
     unread: bool = False
-    """No model reads it, whatever its value."""
+    """No model reads it, for any value."""
     prose: bool = False
     """Its value may be text that a model reads, although the field does something else."""
     prose_members: frozenset[str] = frozenset()
@@ -133,7 +133,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     smallest_limit: int = 1
     """Of the output: some hosts take 0 for no limit."""
     unlimited_below: bool = False
-    """A smaller limit of the output is none."""
+    """A smaller limit of the output means no limit."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
     named_in_path: bool = False

@@ -67,7 +67,7 @@ class Planner(RecallingPlanner):
     ) -> Outcome:
         """Records a call that kept the prefix of the last one alive."""
         with self._memory.lock:
-            simulator = self._memory.current()  # before the prompt of the last call is marked anew
+            simulator = self._memory.current()  # before the prompt of the last call is marked again
             prompt = self._marked(rendered, plan)
             self._write(prompt, plan, at)
             return simulator.call(prompt, at=at, began=began)

@@ -49,7 +49,7 @@ def before_fan_out(
     rules: CacheRules, tokens: int, calls: int, ttl: Ttl, price: Decimal | None = None
 ) -> Advice | None:
     """Whether to write a prefix with one call before several that start together: none of them can
-    read what another is still writing."""
+    read an entry that another is still writing."""
     if tokens < rules.minimum_tokens.value or calls < 2:
         return None
     write, read = rules.writing(ttl), rules.read_price.value
@@ -149,7 +149,7 @@ def at_compaction(
     price: Decimal | None = None,
 ) -> Advice:
     """Whether to cut a cached history from `before` tokens to `after`, of which the first `kept`
-    stay unchanged, with `calls` calls to come. Everything behind the cut is written again."""
+    stay unchanged, with `calls` calls to come. Everything after the cut is written again."""
     write, read = rules.writing(ttl), rules.read_price.value
     saves = calls * (before - after) * read - (after - kept) * (write - read)
     if saves > 0:

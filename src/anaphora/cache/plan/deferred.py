@@ -132,7 +132,7 @@ class DeferredCalls:
 
     def _is_read_before(self, later: _WaitingCall) -> bool:
         """Whether the outcome of a call before this one can be read: another conversation may have
-        read what the oldest wrote, which this one writes anew."""
+        read the oldest one's write, which this one repeats."""
         between = takewhile(lambda call: call is not later, self._waiting)
         return any(call.turn is not None and call.turn() is not None for call in between)
 

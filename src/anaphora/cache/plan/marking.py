@@ -199,7 +199,7 @@ def unwritten_plan(rendered: Rendered) -> Plan:
 
 
 def hash_order(mark: Mark) -> tuple[int, float]:
-    """A chunk's own marker is at its very end, behind those of blocks inside it."""
+    """A chunk's own marker is at its very end, after those of blocks inside it."""
     return mark.chunk, float("inf") if mark.splice is None else mark.splice
 
 
@@ -242,7 +242,7 @@ def uncacheable_messages(rendered: Rendered) -> list[Notice]:
     if not rendered.runs or rendered.runs[-1].section != "messages":
         return []
     reason = (
-        "the first message changes at every call, so nothing behind it can be cached and no"
+        "the first message changes at every call, so nothing after it can be cached and no"
         " message is marked; pass the state as the volatile tail instead"
     )
     return [Notice("state_in_turns", reason, "messages")]

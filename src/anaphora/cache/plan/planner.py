@@ -176,7 +176,7 @@ class MarkerPlanner:
         if not policies:
             extra.append((candidates.first, shared_ttl))
         # Lengths are estimates, and a marker on too short a prefix costs nothing: a prompt that
-        # asks for caching gets its markers whatever its length.
+        # requests caching gets its markers at any length.
         long_enough = 0 if policies or reuse_requested(rendered) else len(prompt)
         fillers: dict[int, Ttl] = {}
         for positions, into in ((own, wanted), (extra, fillers)):
@@ -223,9 +223,9 @@ class MarkerPlanner:
         return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
-        """The TTL of markers in the history: the caller's, or the one that pays. If a provider
-        also caches unmarked requests, changing from one way to the other gives up what is cached,
-        so a small gain is not enough."""
+        """The TTL of markers in the history: the caller's, or the one that pays. If a provider also
+        caches unmarked requests, changing from one way to the other loses the cached prefix, so a
+        small gain is not enough."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
         gaps = self._state.gaps

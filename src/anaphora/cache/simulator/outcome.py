@@ -191,7 +191,7 @@ def predict_read(
     of the provider's, and this."""
     kept = wrote.kept
     if not (rules.needs_marks or marked):
-        # If the provider caches by itself, the whole prompt is cached whatever was read.
+        # If the provider caches by itself, the whole prompt is cached in any case.
         total = wrote.total if usage is None or not usage.input else usage.input
         left = rules.whole_granules(total)
         return Prediction(left=left, read=outcome.read, outcome=outcome, exact=False)

@@ -44,8 +44,8 @@ class Written(Protocol):
 
 
 class OpenCall:
-    """A call whose response has not ended. Calls that are open at the same time do not read what
-    the others write."""
+    """A call whose response has not ended. Calls that are open at the same time do not read each
+    other's writes."""
 
     __slots__ = ("_delay", "_refresh", "_rules", "_written", "outcome")
 

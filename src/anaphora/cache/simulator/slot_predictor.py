@@ -214,7 +214,8 @@ class SlotPredictor:
         """Where it last diverged from another conversation: estimated and billed tokens."""
 
     def read(self, later: Rendered, outcome: Outcome) -> int:
-        """What the next call reads, in the server's tokens; `outcome` is the simulator's."""
+        """The tokens that the next call reads, by the server's count; `outcome` is the
+        simulator's."""
         before = self.before
         if before is None:
             # A conversation without a bill of its own is calibrated by the server's last one.

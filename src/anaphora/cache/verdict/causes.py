@@ -42,20 +42,20 @@ TOKEN_ERROR = 0.25
 
 #: Texts of unknown causes: what to record to find out.
 BODIES_UNKNOWN = (
-    "the requests are not recorded as they were sent, so that what changed is not known:"
+    "the bodies of the requests are not recorded, so the change is not known:"
     " `anaphora watch -- COMMAND` compares them"
 )
 TIMES_UNKNOWN = (
-    "the times of the calls are not recorded, so that the entry may have expired: log the time of"
-    " each call"
+    "the times of the calls are not recorded, so the entry may have expired: log the time of each"
+    " call"
 )
 BEGAN_UNKNOWN = (
     "the entry may have expired: its lifetime counts from the start of the response, which is not"
     " recorded"
 )
 READABLE_UNKNOWN = (
-    "the previous call had not ended yet: what it wrote is readable from the start of its response"
-    " on, which is not recorded"
+    "the previous call had not ended yet: its write is readable from the start of its response on,"
+    " which is not recorded"
 )
 
 
@@ -317,7 +317,7 @@ def lookback_cause(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
-    """The chunks with a marker, the provider's own included if a request asks for it."""
+    """The chunks with a marker, including the provider's own if a request enables it."""
     if rules.automatic_breakpoint.value == "last_block":
         return _breakpoints(sent, rules)
     return sorted({mark.chunk for mark in sent.marks.marks})

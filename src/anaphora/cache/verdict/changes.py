@@ -189,7 +189,7 @@ def _moved(
         return added, after.label
     if known:
         return dropped, before.label
-    # Neither occurs again: an edit, unless what follows is nearer or farther than it was.
+    # Neither occurs again: an edit, unless the following blocks have moved.
     positions = {block: index for index, block in enumerate(was) if old_counts[block] == 1}
     for index, block in enumerate(now):
         if new_counts[block] == 1 and block in positions:

@@ -106,8 +106,8 @@ def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bo
 
 
 def _beginning(sent: SentCall, chunks: int) -> SentCall:
-    """A call as if it had ended after its first chunks. What was billed for them is unknown, but
-    its bill shows how many bytes a token has."""
+    """A call cut off after its first chunks. Their own bill is unknown, but the call's bill shows
+    how many bytes a token has."""
     rendered, total = sent.rendered, None if sent.usage is None else sent.usage.input
     runs, left = [], chunks
     for run in rendered.runs:
@@ -268,8 +268,8 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative if more was
-    written than read."""
+    """The cost of the input without a cache, less its actual cost; negative if more was written
+    than read."""
     tokens = usage.input if usage is not None else None
     if usage is None or price is None or tokens is None:
         return None

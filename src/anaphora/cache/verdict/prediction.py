@@ -260,7 +260,7 @@ _SIMULATED = CHANGED | PARAMETERS | {"compaction", "marker_on_trailing_system", 
 
 
 class Loss(NamedTuple):
-    """What was not read, and why."""
+    """Cached tokens that were not read, and why."""
 
     result: Result
     causes: tuple[Cause, ...] = ()
@@ -346,8 +346,9 @@ def _split_causes(
 
 
 def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    """The cost of lost tokens, less the cost of reading them. They follow the tokens that were
+    read, so they were written again as far as anything was, longest TTL first, and else paid as
+    input."""
     if usage is None or price is None:
         return None
     rates = price.at(usage.input or 0)

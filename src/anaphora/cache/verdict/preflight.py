@@ -73,7 +73,7 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
     end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
     more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
     reason = (
-        f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
+        f"signed thinking in {bound[0].path}{more} is only valid after an unchanged prompt, and"
         f" {change.place}: {end}"
     )
     return [Notice("thinking_bound", reason, bound[0].path)]

@@ -1,4 +1,4 @@
-"""What Anthropic's requests contain: the fields, and the types of blocks.
+"""The fields of Anthropic's requests, and the types of blocks.
 
 Names are those of the anthropic SDK 2.8.0, types/*_param(s).py, seen 2026-11-14; a test compares
 them with it.

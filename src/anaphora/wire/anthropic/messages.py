@@ -140,7 +140,7 @@ class MessageEncoder:
         return [] if block is None else [(kind, splice, block)]
 
     def _left_out(self, index: int, part: int) -> Notice | None:
-        """Why reasoning, or white space behind it, is not sent back; None if it is sent."""
+        """Why reasoning, or white space after it, is not sent back; None if it is sent."""
         message = self.messages[index]
         value = message.parts[part]
         if not isinstance(value, Thinking) and not (_is_blank(value) and _only_reasoning(message)):
@@ -172,7 +172,7 @@ class MessageEncoder:
             and _assistant_follows(self.messages, index + 1, self.after)
         ):
             return "system"
-        reason = "a system message cannot stand here on this model, so it is sent as user text"
+        reason = "this model accepts no system message here, so it is sent as user text"
         self.append.notice(Notice("system_as_user", reason, self.place))
         return "user"
 
@@ -186,7 +186,7 @@ def has_content(message: Message) -> bool:
 
 
 def _only_reasoning(message: Message) -> bool:
-    """Whether a message is reasoning, and white space behind it at most."""
+    """Whether a message is only reasoning, or white space after it."""
     return any(isinstance(part, Thinking) for part in message.parts) and all(
         isinstance(part, Thinking) or _is_blank(part) for part in message.parts
     )

@@ -1,7 +1,7 @@
-"""What generateContent requests contain: the fields, and the kinds of parts.
+"""The fields of generateContent requests, and the kinds of parts.
 
-Names are those of google-genai 3.1.0, models.py (what it puts into a request) and types.py, seen
-2026-11-14; a test compares them with it.
+Names are those of google-genai 3.1.0, models.py (fields of requests) and types.py, seen 2026-11-14;
+a test compares them with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PART = names(
 )
 #: Members that are known to be billed as text or as a medium.
 _COUNTED = PART - names("audioTranscription mediaProcessing speechMetadata")
-#: Members of the generation settings: types.GenerationConfig, and what the SDK writes there.
+#: Members of the generation settings: types.GenerationConfig, and further ones of the SDK.
 GENERATION_CONFIG = names(
     """audioTimestamp audioTranscriptionConfig candidateCount enableAffectiveDialog
     enableEnhancedCivicAnswers frequencyPenalty imageConfig logprobs maxOutputTokens mediaResolution

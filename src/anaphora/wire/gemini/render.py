@@ -154,7 +154,7 @@ def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:
 
 
 def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    """A chunk for each tool, in whichever object it stands."""
+    """A chunk for each tool, in any object."""
     written: list[tuple[bool, bool, bytes]] = []
     for index, tool in enumerate(tools):
         try:

@@ -237,7 +237,7 @@ class _CandidateBuilder:
         }
 
     def count_extra(self, data: bytes) -> None:
-        """Bounds what is kept beside the text."""
+        """Limit the size of the content beside the text."""
         self._extra_size += len(data)
         if self._extra_size > 2 * TEXT_LIMIT:
             raise Parse(f"more than {2 * TEXT_LIMIT} bytes beside the text", path="stream")

@@ -141,7 +141,7 @@ class MessageFields(msgspec.Struct):
                 notices.append(Notice("texts_joined", why))
 
     def members(self) -> bytes:
-        """The message's fields but for the role."""
+        """The message's fields without the role."""
         members = [self.unknown] if self.unknown else []
         members.append(b'"content":' + string("".join(self.texts)))
         if thinking := "".join(self.thinking):
@@ -325,7 +325,7 @@ def _image(part: Image, notices: Notices) -> bytes | None:
         return None
     check_image(source)
     if image_media_type(source.data) != source.media_type:
-        why = "an image has no media type here, and its bytes do not tell this one"
+        why = "Ollama takes no media type, and the bytes do not show this one"
         notices.append(Notice("media_type_left_out", why, "source.media_type"))
     if part.detail is not None:
         notices.append(Notice("detail_unsupported", "an image has no detail here", "detail"))

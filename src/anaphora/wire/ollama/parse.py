@@ -286,7 +286,7 @@ def _other_arguments(arguments: str, place: int | str, index: int, answer: str |
 
 
 def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
-    """The id of the first pending call of that tool, or of any; empty when there is none."""
+    """The id of the first pending call of that tool, or of any; empty if there is none."""
     call_id = next(iter(pending), "")
     if tool is not None and pending.get(call_id) != tool:
         # Out of order: the calls are sorted by tool once, so that each result costs the same.

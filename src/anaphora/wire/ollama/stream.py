@@ -303,7 +303,7 @@ class StreamReader:
                 kept[name] = value
 
     def _counted(self, values: list[bytes] | list[msgspec.Raw]) -> list[bytes]:
-        """Bounds what is kept beside the text."""
+        """Limit the size of the content beside the text."""
         copies = [bytes(value) for value in values]
         self._kept += sum(map(len, copies))
         if self._kept > TEXT_LIMIT:

@@ -1,4 +1,4 @@
-"""What Chat Completions requests contain: the fields, and the types of content parts.
+"""The fields of Chat Completions requests, and the types of content parts.
 
 Names are those of the openai SDK 3.49.0, types/**/*_param(s).py, seen 2026-11-14; a test compares
 them with it.

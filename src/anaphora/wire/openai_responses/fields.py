@@ -1,4 +1,4 @@
-"""What Responses requests contain: the fields, and the types of items and content parts.
+"""The fields of Responses requests, and the types of items and content parts.
 
 Names are those of the openai SDK 3.49.0, types/**/*_param(s).py, seen 2026-11-14; a test compares
 them with it. Names that the SDK lacks are sent by OpenAI's own Codex CLI 0.166, seen 2026-11-16.

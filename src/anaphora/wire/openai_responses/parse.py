@@ -250,6 +250,6 @@ def _read_usual(items: list[types.Item]) -> list[ReadItem] | None:
 
 
 def _own_fields(item: types.Item) -> Members:
-    """The fields of an item itself, whatever its type."""
+    """The fields of an item itself, of any type."""
     own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
     return {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}

@@ -110,7 +110,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     leads = traits.system_slot == "message"
     if leads and system and not held and not sent:
         system = [msgspec.structs.replace(system[0], close=close("system"))]
-    # A system message is hashed before the tools, stands after them, and may be held already.
+    # A system message is hashed before the tools, sent after them, and may be held already.
     before = [*listed, *([] if held else system)] if leads else [*system, *listed]
     if not sent and not (leads and system) and (call.extras is None or WIRE not in call.extras):
         # A stored prompt or conversation, which is in the extras, may be all there is.
@@ -337,8 +337,7 @@ def _item_fields(part: Text, _: Notices) -> bytes:
 
 
 def _follows(part: Part, role: Role) -> bool | None:
-    """Whether a part is an item of the model, whatever the role of its message; None if it is not
-    sent."""
+    """Whether a part is an item of the model, in a message of any role; None if it is not sent."""
     always_sent = isinstance(part, Text | ToolCall | ToolResult)
     try:
         if not always_sent and not _is_sent(part, _ROLES.get(role, "user")):
