@@ -53,7 +53,7 @@ class Steps(NamedTuple):
     def of(cls, rules: CacheRules) -> Steps:
         return cls(rules.granule_tokens.value, rules.offset)
 
-    def hold(self, read: int) -> bool:
+    def allow(self, read: int) -> bool:
         """Whether a read may have this length."""
         return (read + self.offset) % self.granule == 0
 
@@ -168,14 +168,14 @@ class _Reads:
         common = math.gcd(self._common, abs(read - self._first))
         if common != self._common or read < self.least:
             self._common, self.least, self.rules = common, min(self.least, read), None
-        if read < self._minimum or not self._steps.hold(read):
+        if read < self._minimum or not self._steps.allow(read):
             self._unfit += 1
             if len(self._conversations) < CONVERSATIONS:
                 self._conversations.add(conversation)
 
     def fit(self, steps: Steps) -> bool:
         """Whether every read may come in these steps."""
-        return self._common % steps.granule == 0 and steps.hold(self._first)
+        return self._common % steps.granule == 0 and steps.allow(self._first)
 
 
 def _text(row: CacheRules, rules: CacheRules) -> str:

@@ -20,8 +20,7 @@ ReadClass: TypeAlias = Literal["hit", "partial", "miss"]
 
 #: What the previous call left, in the catalog's steps. Reads are classified by comparison with it.
 KEPT = "kept"
-#: The reference prediction, which another one must not be worse than: that within the catalog's
-#: TTL.
+#: The reference, which no chosen prediction may be worse than: the same within the catalog's TTL.
 CHAIN = "chain"
 #: The weight of the rules, in bills.
 _PRIOR = 40.0

@@ -29,7 +29,7 @@ LimitKind: TypeAlias = Literal["requests", "tokens", "output"]
 class RemainingLimit(msgspec.Struct, frozen=True, gc=False):
     """The remaining amount of one limit."""
 
-    what: LimitKind
+    unit: LimitKind
     remaining: float
     limit: float | None
     reset: str | None
@@ -50,16 +50,16 @@ _Form: TypeAlias = tuple[LimitKind, str, str, str, bool]
 """The unit; the headers of the remaining amount, the limit and the reset; whether it is gradual."""
 
 
-def _form(what: LimitKind, name: str, gradual: bool) -> _Form:
-    return what, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
+def _form(unit: LimitKind, name: str, gradual: bool) -> _Form:
+    return unit, name.format("remaining"), name.format("limit"), name.format("reset"), gradual
 
 
 #: Anthropic and OpenAI document that theirs refill continuously.
-_ANTHROPIC = tuple(_form(what, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, what in _KINDS)
+_ANTHROPIC = tuple(_form(unit, f"anthropic-ratelimit-{kind}-{{}}", True) for kind, unit in _KINDS)
 _OTHERS = (
     *(
-        _form(what, f"x-ratelimit-{{}}-{kind}{period}", True)
-        for kind, what in _KINDS
+        _form(unit, f"x-ratelimit-{{}}-{kind}{period}", True)
+        for kind, unit in _KINDS
         for period in _PERIODS
     ),
     _form("requests", "x-ratelimit-{}", False),
@@ -80,12 +80,12 @@ def read_limits(headers: Mapping[str, str], *, at_most: float = 1.0) -> list[Rem
     if _NAMES.isdisjoint(headers):
         return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
-    for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
+    for unit, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
         if remaining not in headers or (left := _amount(headers[remaining])) is None:
             continue
         most = _amount(headers.get(limit))
         if most is None or left <= most * at_most:
-            limits.append(RemainingLimit(what, left, most, headers.get(reset), gradual))
+            limits.append(RemainingLimit(unit, left, most, headers.get(reset), gradual))
     if (field := headers.get("ratelimit")) is not None:
         limits += _of_field(field, headers.get("ratelimit-policy", ""))
     return limits

@@ -14,7 +14,7 @@ from anaphora.rendered import Kind
 Medium: TypeAlias = Literal["images", "documents", "audio"]
 
 
-class Does(enum.Enum):
+class Effect(enum.Enum):
     """The effect of a request field."""
 
     TEXT = "text that the model reads"
@@ -30,7 +30,7 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a wire's requests."""
 
     name: str
-    does: Does
+    effect: Effect
     members: frozenset[str] | None = None
     """The known members of its object: others need an entry in the grant. None: any."""
     beta: bool = False
@@ -47,7 +47,7 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_param(self) -> bool:
         """Whether the value is a number or a name, and no text that a model reads."""
-        return not self.prose and self.does not in (Does.TEXT, Does.TOOL, Does.ASK)
+        return not self.prose and self.effect not in (Effect.TEXT, Effect.TOOL, Effect.ASK)
 
 
 class BlockType(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_fields(
-    does: Mapping[Does, str],
+    effects: Mapping[Effect, str],
     *,
     members: Mapping[str, str] | None = None,
     beta: str = "",
@@ -162,7 +162,7 @@ def request_fields(
     unread: str = "",
     prose: str = "",
 ) -> dict[str, RequestField]:
-    """The fields of a wire by their names: what they do, and the known members of objects. `prose`
+    """The fields of a wire by their names: effects, and the known members of objects. `prose`
     has fields, and members as `FIELD.MEMBER`."""
     known = {name: frozenset(names.split()) for name, names in (members or {}).items()}
     betas, counts, unreads = (frozenset(each.split()) for each in (beta, counted, unread))
@@ -173,7 +173,7 @@ def request_fields(
     return {
         name: RequestField(
             name=name,
-            does=what,
+            effect=effect,
             members=known.get(name),
             beta=name in betas,
             counted=name in counts,
@@ -181,10 +181,10 @@ def request_fields(
             prose=name in texts,
             prose_members=frozenset(inner.get(name, ())),
         )
-        for what, names in does.items()
+        for effect, names in effects.items()
         for name in names.split()
     } | {
-        name: RequestField(name=name, does=Does.ANSWER, members=known[name])
+        name: RequestField(name=name, effect=Effect.ANSWER, members=known[name])
         for name in known
         if "." in name
     }

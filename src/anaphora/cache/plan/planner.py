@@ -331,8 +331,8 @@ class MarkerPlanner:
 def find_candidates(
     rendered: Rendered, lead: LeadingRuns, *, tail_found: bool = True
 ) -> Candidates:
-    """Takes time in proportion to the number of runs. `tail_found`: an entry that is written at a
-    system message at the end is found by the next request."""
+    """The candidates of a prompt, in time proportional to its runs. `tail_found`: an entry that is
+    written at a system message at the end is found by the next request."""
     if not rendered.markers:
         return Candidates()
     tail = prefix = None

@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, Level, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import (
+    BlockType,
+    Effect,
+    Level,
+    Medium,
+    RequestTable,
+    names,
+    request_fields,
+)
 
 from .types import NULL, WIRE, FunctionCall, camel
 
@@ -89,13 +97,13 @@ TABLE = RequestTable(
     named_in_path=True,
     fields=request_fields(
         {
-            Does.TEXT: "contents systemInstruction",
-            Does.CACHE: "toolConfig",
-            Does.MONEY: "generationConfig model serviceTier",
-            Does.TOOL: "tools",
-            Does.STORED: "cachedContent store",
-            Does.ANSWER: "labels safetySettings",
-            Does.ASK: "continuationToken modelArmorConfig outputConfig",
+            Effect.TEXT: "contents systemInstruction",
+            Effect.CACHE: "toolConfig",
+            Effect.MONEY: "generationConfig model serviceTier",
+            Effect.TOOL: "tools",
+            Effect.STORED: "cachedContent store",
+            Effect.ANSWER: "labels safetySettings",
+            Effect.ASK: "continuationToken modelArmorConfig outputConfig",
         },
         members={
             "generationConfig": """candidateCount frequencyPenalty logprobs maxOutputTokens

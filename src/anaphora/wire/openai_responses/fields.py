@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from anaphora.rendered import Kind
-from anaphora.wire.tables import BlockType, Does, Medium, RequestTable, names, request_fields
+from anaphora.wire.tables import BlockType, Effect, Medium, RequestTable, names, request_fields
 
 from .types import WIRE
 
@@ -128,16 +128,16 @@ TABLE = RequestTable(
     limit="max_output_tokens",
     fields=request_fields(
         {
-            Does.TEXT: "input instructions text",
-            Does.CACHE: """parallel_tool_calls prompt_cache_key prompt_cache_options
+            Effect.TEXT: "input instructions text",
+            Effect.CACHE: """parallel_tool_calls prompt_cache_key prompt_cache_options
             prompt_cache_retention tool_choice""",
-            Does.MONEY: """background max_output_tokens max_tool_calls model reasoning
+            Effect.MONEY: """background max_output_tokens max_tool_calls model reasoning
             service_tier""",
-            Does.TOOL: "tools",
-            Does.STORED: "conversation previous_response_id prompt store",
-            Does.ANSWER: """client_metadata include logprobs metadata safety_identifier stream
+            Effect.TOOL: "tools",
+            Effect.STORED: "conversation previous_response_id prompt store",
+            Effect.ANSWER: """client_metadata include logprobs metadata safety_identifier stream
             stream_options temperature top_logprobs top_p truncation user""",
-            Does.ASK: "access_programs context_management image moderation",
+            Effect.ASK: "access_programs context_management image moderation",
         },
         members={
             "stream_options": "include_usage include_obfuscation",
