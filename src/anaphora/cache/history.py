@@ -14,7 +14,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
 from .compared_prompt import block_texts
-from .prefix_difference import common_bytes
+from .prefix_difference import common_length
 from .sent_call import SentCall, cached_chunks
 from .simulator import RenderedPrompt
 
@@ -173,7 +173,7 @@ def _has_grown(before: Rendered, after: Rendered, blocks: BlockChanges, first: i
     if first not in blocks.removed or first not in blocks.new:
         return False
     was, now = before.chunk(first).data, after.chunk(first).data
-    if common_bytes(was, now) < max(_SAME_BEGINNING, len(was) // 2):
+    if common_length(was, now) < max(_SAME_BEGINNING, len(was) // 2):
         return False
     removed = sum(_size(before, at) for at in blocks.removed)
     return sum(_size(after, at) for at in blocks.new) >= removed

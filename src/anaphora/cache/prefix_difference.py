@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import AnyStr
 
 import msgspec
 
@@ -39,11 +40,11 @@ def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | N
     earlier one; None if it begins with all of them."""
     if shared_chunks(later, earlier) >= chunks:
         return None
-    offset = common_bytes(later.data(), earlier.data(chunks))
+    offset = common_length(later.data(), earlier.data(chunks))
     return None if offset >= earlier.offset(chunks) else offset
 
 
-def common_bytes(one: bytes, two: bytes) -> int:
+def common_length(one: AnyStr, two: AnyStr) -> int:
     """The length of the common beginning, by galloping and bisection: `==` compares at memory
     speed, and little is read after the first difference."""
     low, high, end = 0, min(_STEP, len(one), len(two)), min(len(one), len(two))
@@ -62,8 +63,8 @@ def common_bytes(one: bytes, two: bytes) -> int:
 
 def equal_around(one: bytes, two: bytes) -> int:
     """How many bytes are equal before the first difference and after the last one."""
-    before = common_bytes(one, two)
-    return before + common_bytes(one[before:][::-1], two[before:][::-1])
+    before = common_length(one, two)
+    return before + common_length(one[before:][::-1], two[before:][::-1])
 
 
 class PrefixDifference(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ class WireFingerprint:
         shared = min(shared_chunks(mine, other), self.chunks, earlier.chunks)
         if shared in (self.chunks, earlier.chunks):
             return mine.offset(shared)
-        return common_bytes(mine.data(self.chunks), other.data(earlier.chunks))
+        return common_length(mine.data(self.chunks), other.data(earlier.chunks))
 
     def first_difference(self, earlier: WireFingerprint) -> PrefixDifference | None:
         """What broke the prefix; None if this prompt extends the earlier one."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 from blake3 import blake3
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
@@ -171,14 +171,14 @@ def shared_inside_chunks(
         for (data, index), following in zip(rest, [*rest[1:], None], strict=True):
             members.append(index)
             if following is not None:
-                common = common_bytes(data, following[0])
+                common = common_length(data, following[0])
                 if _inside(prompts[index], groups[index], common, rules) is not None:
                     continue
             if len(members) > 1:
                 first, last = (
                     prompts[each].chunk(chunks).data for each in members[:: len(members) - 1]
                 )
-                common = common_bytes(first, last)
+                common = common_length(first, last)
                 tokens = _inside(prompts[members[0]], groups[members[0]], common, rules)
                 if tokens is not None:
                     yield members, tokens

@@ -19,7 +19,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.cache.sent_call import expiry, is_alive
 
 from .view import KeyOf, PromptView, deepest_known, salt_of
@@ -240,7 +240,7 @@ class PrefixTree:
             for other in others:
                 index = position - other.begin
                 if salt_of(other.keys[index]) == salt and other.finds(position, at, since):
-                    most = max(most, common_bytes(data, other.texts[index]))
+                    most = max(most, common_length(data, other.texts[index]))
                     break
         return most
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix_difference import common_bytes
+from anaphora.cache.prefix_difference import common_length
 from anaphora.cache.sent_call import MadeCall
 
 from .outcome import Outcome, Span, spans_of
@@ -209,7 +209,7 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
         return before
     if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
         return before
-    same = common_bytes(prompt.data(shared), slot.prompt.data(shared))
+    same = common_length(prompt.data(shared), slot.prompt.data(shared))
     return prompt.tokens_within(shared, same)
 
 

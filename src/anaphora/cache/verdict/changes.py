@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from anaphora.cache.prefix_difference import first_difference
+from anaphora.cache.prefix_difference import common_length, first_difference
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder
@@ -18,7 +18,6 @@ from .json_blocks import (
     JsonBlock,
     block_of,
     chunk_at,
-    common_prefix,
     excerpt,
     volatile_change,
     without_whitespace,
@@ -304,7 +303,7 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> _Found:
         return _Found("whitespace" if same else "spelling")
     path, old, new = leaf
     if isinstance(old, str) and isinstance(new, str):
-        return _Found(_text_change(old, new), path, character=common_prefix(old, new))
+        return _Found(_text_change(old, new), path, character=common_length(old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         return _Found("key_order", path)
     if isinstance(old, list) and isinstance(new, list):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.cache.prefix_difference import common_length
 from anaphora.rendered import Chunk, Rendered
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
@@ -186,8 +187,8 @@ _SHORTEST_NONCE = 6
 def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, if two texts differ only in dates, times, ids or numbers. None
     also if the differing part is too long to be searched while a call waits."""
-    begin = max(0, common_prefix(before, after) - _CONTEXT)
-    end = max(0, common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
+    begin = max(0, common_length(before, after) - _CONTEXT)
+    end = max(0, common_length(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
     before, after = before[begin : len(before) - end], after[begin : len(after) - end]
     if max(len(before), len(after)) > _LONGEST_CHANGE:
         return None
@@ -198,18 +199,6 @@ def volatile_change(before: str, after: str) -> str | None:
         if text != other:
             return kind if kind == other_kind else "nonce"
     return None
-
-
-def common_prefix(one: str, two: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    known, unknown = 0, min(len(one), len(two)) + 1
-    while unknown - known > 1:
-        middle = (known + unknown) // 2
-        if one[known:middle] == two[known:middle]:
-            known = middle
-        else:
-            unknown = middle
-    return known
 
 
 def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
