@@ -4,8 +4,8 @@ The forms of rate limits: the remaining amount, the limit, and the time of its r
 
     anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}
     x-ratelimit-{limit,remaining,reset}-{requests,tokens}, also ending in -minute, -hour or -day
-    x-ratelimit-{limit,remaining,reset} ratelimit-{limit,remaining,reset}, and the one field
-    `ratelimit` of the later drafts
+    x-ratelimit-{limit,remaining,reset}
+    ratelimit-{limit,remaining,reset}, and the one field `ratelimit` of the later drafts
 
 Azure sends -1 for unknown; unreadable values are ignored.
 """
