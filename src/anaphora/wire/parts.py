@@ -246,6 +246,7 @@ def leading_results(
 
 
 # ── Unknown fields of a message ───────────────────────────────────────────────────────────────────
+#
 # They are kept in an opaque part, of a kind that only their own wire reads.
 
 

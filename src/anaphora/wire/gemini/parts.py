@@ -238,6 +238,7 @@ _EXTENSIONS = {
 
 
 # ── Tool results ─────────────────────────────────────────────────────────────────────────────────
+#
 # Gemini requires an object: `{"output": …}` for a text, `{"error": …}` for a failure, and an object
 # that the tool returned unchanged. Images and files are beside it.
 
