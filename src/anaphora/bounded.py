@@ -37,7 +37,7 @@ class BoundedMap(MutableMapping[K, V]):
         self._size_of = size_of
         self._on_drop = on_drop
         self.size = 0
-        """Of all entries, by `size_of`."""
+        """The size of all entries, by `size_of`."""
 
     def __len__(self) -> int:
         return len(self._entries)

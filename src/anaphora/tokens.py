@@ -106,7 +106,7 @@ class Counts:
         return calibrated(bills, estimated) if bills else estimated
 
     def estimated(self, chunks: int) -> int:
-        """The same by bytes and the catalog's ratio, without bills."""
+        """The first `chunks` chunks by bytes and the catalog's ratio, without bills."""
         lead, per_token = self._lead, self._per_token
         if chunks > lead.first:
             # The common case.

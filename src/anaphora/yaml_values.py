@@ -67,7 +67,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     file: str = ""
     lines: dict[str, int] = {}
-    """By path: `routes.main[0].provider`."""
+    """The lines by path: `routes.main[0].provider`."""
     numbers: dict[str, str] = {}
     """The text of each number, for amounts that must not pass through a float."""
 
@@ -112,7 +112,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
 
 
 def from_python(value: Any, kind: type[T], origin: Origin | None = None) -> T:
-    """The same for a value that is not from a file, or is a part of the file of `origin`."""
+    """`read_yaml` for a value that is not from a file, or is a part of the file of `origin`."""
     return _decode(value, kind, origin or Origin())
 
 
@@ -123,7 +123,7 @@ def dotted(path: Path) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """The same without steps that could be a secret, for messages."""
+    """A path as text for messages, without steps that could be a secret."""
     return dotted(tuple(step if isinstance(step, int) else shown_name(step) for step in path))
 
 

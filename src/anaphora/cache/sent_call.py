@@ -176,7 +176,7 @@ def used_at(
 def used_at_latest(
     rules: CacheRules, at: float, *, began: float | None = None, ended: float | None = None
 ) -> float:
-    """The same if a response whose start is not recorded began as late as possible."""
+    """`used_at`, if a response whose start is not recorded began as late as possible."""
     if began is None and ended is not None and rules.ttl_from.value != "request_start":
         return max(at, ended)
     return used_at(rules, at, began=began, ended=ended)

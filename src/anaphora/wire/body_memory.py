@@ -58,7 +58,7 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
     raws: list[msgspec.Raw]
     """Each unchanged, and copied, so that it does not keep the body in memory."""
     digests: list[bytes] = []
-    """Of the first elements, as far as they were needed."""
+    """Digests of the first elements, as many as were needed."""
     plain: int = 0
     """How many of the first elements are known to hold only text and tool calls."""
 
@@ -97,7 +97,7 @@ class KeptBody(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_only=Tr
     head: bytes
     """Up to the first message."""
     first_members: Members
-    """Those before the messages."""
+    """The members before the messages."""
     between: bytes
     """The bytes between two messages."""
     elements: ListElements

@@ -57,7 +57,7 @@ def take_breakpoint(
 def marker_in(
     raw: msgspec.Raw | None, path: str, wire: str, fail: ErrorFactory = request_error
 ) -> tuple[bool, Ttl | None, Extras | None]:
-    """The same for a breakpoint that was removed from the part at that path."""
+    """`take_breakpoint` for a breakpoint that was removed from the part at that path."""
     if raw is None or bytes(raw) == b"null":
         return False, None, None
     path = f"{path}.prompt_cache_breakpoint"

@@ -91,7 +91,7 @@ class OtherBlock(msgspec.Struct, frozen=True):
     members: Members
     """All of it, the tag included."""
     raw: msgspec.Raw
-    """The same as raw JSON."""
+    """The object as raw JSON."""
 
 
 #: The type of a field whose whole value is unknown if it does not decode.
@@ -193,7 +193,7 @@ class _Node:
             raise _Invalid(*reason_and_path(problem)) from None
 
     def separate_members(self, raw: msgspec.Raw) -> _Separated:
-        """The same for a `Partial` field."""
+        """`separate` for a `Partial` field."""
         if bytes(raw)[:1] != b"{":
             return _keep_whole(raw)
         (struct,) = self._structs.values()

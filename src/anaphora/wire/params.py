@@ -153,7 +153,7 @@ class ParamTable:
         return tuple(params)
 
     def sent_cache_params(self, body: bytes) -> tuple[tuple[str, bytes], ...]:
-        """The same from a request's body: an object of its model and parameters."""
+        """The cache parameters of a request; `body` is an object of its model and parameters."""
         members = object_members(body, "$", request_error)
         nested = {field[0] for field in self._cache_params.values() if len(field) > 1}
         tree: dict[str, Any] = {}

@@ -104,7 +104,7 @@ def member_spans(
 
 
 def _usual_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
-    """The same for keys without escapes, and blanks only after colons and commas."""
+    """`member_spans` for keys without escapes, and blanks only after colons and commas."""
     blank = b" " if body.startswith(b'": ', body.find(b'"', span.start + 2)) else b""
     found: dict[str, MemberSpan] = {}
     position, comma = span.start + 1, b"," + blank

@@ -241,7 +241,7 @@ class RequestSplit:
     def _known_elements(
         self, elements: ListElements, count: int, context: Hashable
     ) -> tuple[ChunkLog, int, list[bytes], bytes]:
-        """The same for the last `count` elements of a list whose digests are kept."""
+        """`_known_messages` for the last `count` elements of a list whose digests are kept."""
         digests = elements.digests
         digests += [_digest(raw) for raw in elements.raws[len(digests) :]]
         digests = digests[len(digests) - count :]

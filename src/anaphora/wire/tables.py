@@ -42,7 +42,7 @@ class RequestField(msgspec.Struct, frozen=True, kw_only=True):
     prose: bool = False
     """Its value may be text that a model reads, although the field does something else."""
     prose_members: frozenset[str] = frozenset()
-    """The same for members of its object, known or not; the others are parameters."""
+    """Members of its object that may be such text, known or not; the others are parameters."""
 
     @property
     def is_param(self) -> bool:
@@ -86,19 +86,19 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     fields: Mapping[str, RequestField]
     blocks: Mapping[str, BlockType]
     other: BlockType = OTHER_TYPE
-    """Of blocks whose type is not in the table."""
+    """The row of blocks whose type is not in the table."""
     message: BlockType = BlockType(inside=("content",), shows=None)
-    """Of messages without a type."""
+    """The row of messages without a type."""
     message_fields: Mapping[str, frozenset[str]] = {}
-    """By role: the members that the provider accepts."""
+    """The members that the provider accepts, by role."""
     messages: str = "messages"
     system: str = ""
     """The field of the system text, if that is not a message."""
     items: frozenset[str] = frozenset()
     """The types of its messages, if they are items with types of their own."""
     turns: frozenset[str] = frozenset()
-    """Of `items`: calls, results and reasoning. Others, such as those that define tools, instruct
-    the model."""
+    """Those `items` that are calls, results and reasoning. Others, such as those that define tools,
+    instruct the model."""
     content: frozenset[str] = frozenset({"content"})
     """The members of a message of a user, a model or a tool that are no instructions."""
     role_implied: bool = False
@@ -131,7 +131,7 @@ class RequestTable(msgspec.Struct, frozen=True, kw_only=True):
     limit: str = "max_tokens"
     """The field that limits the output."""
     smallest_limit: int = 1
-    """Of the output: some hosts take 0 for no limit."""
+    """The smallest limit of the output; some hosts take 0 for no limit."""
     unlimited_below: bool = False
     """A smaller limit of the output means no limit."""
     limits_thinking: bool = False

@@ -36,7 +36,7 @@ class Advice(msgspec.Struct, frozen=True):
 
     @property
     def saves_usd(self) -> Decimal | None:
-        """The same in dollars; None if the price is unknown."""
+        """The saving in dollars; None if the price is unknown."""
         return None if self.price is None else self.price * Decimal(str(self.saves)) / 1_000_000
 
     def __str__(self) -> str:

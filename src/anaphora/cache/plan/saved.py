@@ -51,11 +51,11 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     counted: bool
     beginning: bytes | None
     same: SavedUses | None
-    """Of conversations with this beginning, in the process that saved it."""
+    """The uses of conversations with this beginning, in the process that saved it."""
     all: SavedUses
 
     def rounded(self) -> SavedPlanner:
-        """With pauses in milliseconds."""
+        """A copy with pauses in milliseconds."""
         same = self.same
         if same is not None:
             same = replace(same, gaps=same.gaps.rounded())

@@ -33,7 +33,7 @@ class SingleCallStore:
         self._prompts = BoundedMap[tuple[str, int, int], tuple[Stretches, ConversationState, int]](
             _MOST_CALLS, most_size=_MOST_BYTES, size_of=lambda kept: kept[2]
         )
-        """By wire, chunks and bytes."""
+        """The prompts by wire, number of chunks and bytes."""
         self.last: RenderedPrompt | None = None
         """The last prompt, whose tools and system blocks are mostly those of the next one."""
         self.pending: deque[tuple[PromptView, float, float | None]] = deque(maxlen=_MOST_PENDING)

@@ -41,7 +41,7 @@ class Chance(msgspec.Struct, frozen=True):
     outcome: Outcome
 
     def priced(self, output: int | None, cost: Callable[[Usage], Decimal | None]) -> CallChance:
-        """The same as tokens and dollars."""
+        """The chance as tokens and dollars."""
         usage = self.outcome.usage(output=output)
         return CallChance(
             share=self.share, reason=self.reason, read=usage.read or 0, cost_usd=cost(usage)

@@ -144,13 +144,13 @@ class MarkerCache:
         return self._outcome(prompt, lookup), lookup
 
     def lose(self, prompt: PromptView, lookup: MarkerLookup) -> tuple[Outcome, MarkerLookup]:
-        """The same if the provider lost the entry: everything is written again."""
+        """The outcome and lookup if the provider lost the entry: everything is written again."""
         writes = self._writing(prompt, lookup.marks)
         lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
         return self._outcome(prompt, lost), lost
 
     def older(self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float) -> Outcome:
-        """The same without the entry that is read: an older one is read, if any."""
+        """The outcome without the entry that is read: an older one is read, if any."""
         marks, found = lookup.marks, -1
         for position in self._positions(prompt, marks):
             entry = self._entries.get(key_of(position)) if position < lookup.position else None

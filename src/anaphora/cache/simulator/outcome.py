@@ -101,7 +101,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.spans[-1].end if self.spans else 0
 
     def usage(self, output: int | None = None) -> Usage:
-        """The same as a provider reports it."""
+        """The counts in the form of a provider's report."""
         return Usage(uncached=self.uncached, read=self.read, written=self.written, output=output)
 
     def reading(self, tokens: int) -> Outcome:

@@ -57,7 +57,7 @@ class PrefixCache:
         return chain.parent is None or chain.begin <= prompt.leading + 1 < chain.end
 
     def lose(self, prompt: PromptView, lookup: PrefixLookup) -> tuple[Outcome, PrefixLookup]:
-        """The same if the provider lost the prefix."""
+        """The outcome and lookup if the provider lost the prefix."""
         lost = PrefixLookup(lookup.match, -1, "lost")
         return self._outcome(prompt, lost), lost
 

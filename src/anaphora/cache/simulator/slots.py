@@ -99,7 +99,7 @@ class SlotCache:
         return SlotChoice(slot, shared, reused)
 
     def lose(self, prompt: PromptView, choice: SlotChoice) -> tuple[Outcome, SlotChoice]:
-        """The same if another client has taken the slot since."""
+        """The outcome and slot if another client has taken the slot since."""
         total = prompt.total if len(prompt) else 0
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)

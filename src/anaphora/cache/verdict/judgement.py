@@ -44,7 +44,7 @@ class ComparedCall(msgspec.Struct, kw_only=True, eq=False):
 
     sent: SentCall
     rules: CacheRules | None = None
-    """Those that its conversation began with, for verdicts; None: not known."""
+    """The rules that its conversation began with, for verdicts; None: not known."""
     conversation: Hashable = None
     turn: int = 1
     """The number of this call in its conversation."""

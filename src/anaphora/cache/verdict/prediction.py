@@ -228,7 +228,7 @@ def _times(earlier: SentCall, later: SentCall) -> tuple[float, float, int | None
 
 
 def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
-    """The same on a self-hosted server, whose slots also keep replies."""
+    """The predicted read on a self-hosted server, whose slots also keep replies."""
     before, read = predictor.before, predictor.read(later, outcome)
     left = 0 if before is None else before.input
     if before is not None and predictor.continues(later, outcome):

@@ -308,7 +308,7 @@ def _loss(verdict: Verdict) -> str:
 # ── The provider's own diagnosis ──────────────────────────────────────────────────────────────────
 
 _Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
-"""By the provider's code: the causes that agree, and the sections in which a changed byte does."""
+"""By the provider's code: the causes that agree with it, and the sections whose changes do."""
 
 _CODES: dict[str, _Codes] = {
     "anthropic": {

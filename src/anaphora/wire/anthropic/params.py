@@ -241,13 +241,13 @@ def marker_of(
 def take_marker(
     members: Members, path: str, fail: ErrorFactory
 ) -> tuple[Ttl, Extras | None] | None:
-    """The same for an object that is not decoded; the marker is removed from its members."""
+    """`marker_of` for an object that is not decoded; removes the marker from its members."""
     raw = members.pop("cache_control", None)
     return None if raw is None else read_marker(raw, path, fail)
 
 
 def read_marker(raw: Raw, path: str, fail: ErrorFactory) -> tuple[Ttl, Extras | None] | None:
-    """The same for a marker that was taken out of the object at that path."""
+    """`marker_of` for a marker that was removed from the object at that path."""
     path = f"{path}.cache_control"
     marker, unknown = _CACHE_CONTROL.decode(raw, path, fail)
     return None if marker is None else _read(marker, unknown, path, fail)

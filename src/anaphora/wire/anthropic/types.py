@@ -305,7 +305,7 @@ class ErrorDetails(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """Of an error reply or of an error event."""
+    """The error object of an error reply or event."""
 
     type: str
     message: str = ""

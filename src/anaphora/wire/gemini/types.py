@@ -218,7 +218,7 @@ def raw_elements(raw: bytes | Raw, path: str = "$") -> list[Raw]:
 
 
 def raw_list(raw: bytes | Raw, *path: str | int) -> list[Raw]:
-    """The same for the list at a path of names and positions."""
+    """`raw_elements` of the list at a path of names and positions."""
     for step in path:
         if isinstance(step, int):
             raw = raw_elements(raw)[step]
