@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
-from anaphora.client.unforced import without_forced_choice
+from anaphora.client.forced_choice import without_forced_choice
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.values import Notice

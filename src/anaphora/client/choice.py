@@ -1,9 +1,9 @@
-"""Which provider a model is requested from, and the model's name there.
+"""Choosing the provider for a model, and the model's name there.
 
     client.complete("Hi", model="claude-sonnet-5-5")         the provider that is known to have it
     client.complete("Hi", model="openrouter/openai/o3")      `openai/o3` from openrouter
 
-A maker's own address never gets requests for models of another maker.
+The address of a model's maker never gets requests for models of another maker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProviderChooser:
         routes: Collection[str] = (),
         environment: Environment | None = None,
     ) -> None:
-        """With an `environment`, the providers are those of it."""
+        """With an `environment`, its providers are used."""
         self._providers = providers
         self._routes = routes
         self._environment = environment
@@ -94,7 +94,7 @@ class ProviderChooser:
         if one is None:
             system = catalog.provider_named(first)
             if self._environment is None or system not in default_rows():
-                return None  # some providers of the catalog are known by logs alone
+                return None  # some providers of the catalog cannot be called, only read from logs
             if self._having(model) is not None:
                 return None
             # Hosts name models `maker/model`.
@@ -118,8 +118,8 @@ class ProviderChooser:
         return [one for one in self._providers.values() if model is None or not refuses(one, model)]
 
     def _is_open_to(self, model: str) -> bool:
-        """Whether there is one provider for any model: at an address of the user's own, or a host
-        whose models are named `maker/model`."""
+        """Whether exactly one provider may serve the model, and it takes any: a custom address, or
+        a host whose models are named `maker/model`."""
         match self._possible(model):
             case [one]:
                 host = "/" in model and not catalog.is_maker(one.system)
@@ -127,7 +127,7 @@ class ProviderChooser:
         return False
 
     def _only(self, model: str | None) -> str:
-        """The provider of a model that none is known to have."""
+        """The only possible provider of a model that none is known to have."""
         maker = None if model is None else catalog.maker_of(model)
         missing = self._environment is not None and maker not in (None, *self._providers)
         if model is not None and maker is not None and missing and not self._is_open_to(model):
@@ -176,7 +176,7 @@ def check_order(content: object, provider: str | None) -> None:
         )
 
 
-#: What other libraries call the content of a call.
+#: Names of the content argument in other libraries.
 _CONTENT = ("messages", "message", "prompt", "contents", "input")
 _MODEL = "claude-sonnet-5-5"
 
@@ -184,8 +184,8 @@ _MODEL = "claude-sonnet-5-5"
 def missing_content(
     model: object, options: Mapping[str, object], *, model_first: bool = False
 ) -> InvalidRequest:
-    """Says how to call `complete`: of a client with the content first, `anaphora.complete` with
-    the model first."""
+    """The error that shows how to call `complete`: on a client the content comes first, in
+    `anaphora.complete` the model."""
     named = next((name for name in _CONTENT if name in options), "")
     value = options.get(named)
     shown = "'…'" if isinstance(value, str) or not named else "[{'role': 'user', 'content': …}]"
@@ -204,8 +204,8 @@ def missing_content(
 
 
 def is_named(one: ResolvedProvider, prefix: str) -> bool:
-    """Whether `prefix/model` means this provider. At an address of the user's own, the wire says
-    nothing about whose models are there."""
+    """Whether `prefix/model` means this provider. At a custom address, the wire does not tell which
+    models are there."""
     if prefix == one.id:
         return True
     if catalog.provider_named(prefix) != one.system:
@@ -215,8 +215,8 @@ def is_named(one: ResolvedProvider, prefix: str) -> bool:
 
 
 def name_at(one: ResolvedProvider, model: str) -> str:
-    """The model's name at a provider that was chosen already: without the provider's name in front.
-    An address of the user's own gets every name as it is."""
+    """The model's name at the chosen provider: without the provider's name in front. A custom
+    address gets every name unchanged."""
     first, slash, rest = model.partition("/")
     if not slash or not rest:
         return model
@@ -248,7 +248,7 @@ def has(one: ResolvedProvider, model: str) -> bool:
 
 
 def refuses(one: ResolvedProvider, model: str) -> str:
-    """Why a provider gets no calls of a model; empty if it may."""
+    """Why a provider cannot be called for a model; empty if it can."""
     known = one.provider.known_models
     if known:
         if model in known:

@@ -1,7 +1,7 @@
-"""The index of beginnings that were sent before, in a file that all processes of a user share.
+"""The index of prompt beginnings sent before, in a file that all processes of a user share.
 
     index = seen_index()                              $XDG_CACHE_HOME/anaphora/seen.sqlite
-    found = await index.find(scope, keys)             before a call: what is known of its prompt
+    found = await index.find(scope, keys)             before a call: earlier uses of its prompt
     index.record(scope, uses)                         after the answer; returns at once
 
 The file holds keyed digests, times and counts: no text, and no key of a provider. The key of the
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Records that wait to be written; more are dropped.
+#: The most records that wait to be written; more are dropped.
 _MOST_WAITING = 10_000
 #: Seconds that a call waits for the index.
 _FIND_SECONDS = 0.25
@@ -60,15 +60,15 @@ class SeenIndex:
         self._reads = self._writes = True
         """Whether the file can be used."""
         self._is_late = False
-        """A call did not wait longer for the thread, which is still at work."""
+        """A call gave up waiting for the thread, which is still at work."""
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────
 
     async def recall(
         self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
     ) -> bool:
-        """Tells the planner what is known of a prompt that is about to be sent. True if that says
-        that one of its beginnings comes back."""
+        """Gives the planner the earlier uses of a prompt that is about to be sent. True if one of
+        its beginnings is expected to recur."""
         positions = planner.beginnings(rendered)
         if positions is None or not self._reads:
             return False
@@ -78,11 +78,11 @@ class SeenIndex:
     def keep(
         self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
     ) -> None:
-        """Records a call that was answered; the planner has recorded it before."""
+        """Records an answered call, after the planner has recorded it."""
         self.record(_scope(target), planner.uses(rendered, at))
 
     async def find(self, scope: str, keys: Mapping[int, bytes]) -> dict[int, SeenBeginning]:
-        """What is known of beginnings, by the same numbers. Empty if that takes too long."""
+        """The earlier uses of beginnings, by the same numbers. Empty if that takes too long."""
         if not keys or not self._reads or self._is_late or not self.path.exists():
             return {}
         found = self._submit(lambda file: file.find(scope, keys))
@@ -94,12 +94,12 @@ class SeenIndex:
             return {}
 
     def record(self, scope: str, uses: Sequence[SeenUse]) -> None:
-        """Adds a call. Never waits, and never raises for the file."""
+        """Adds a call. Never waits, and never raises because of the file."""
         if uses and self._reads and self._writes and self._jobs.qsize() < _MOST_WAITING:
             self._submit(lambda file: self._record(file, scope, uses))
 
     async def flush(self) -> None:
-        """Waits until what was recorded is written, for a limited time."""
+        """Waits until all records are written, for a limited time."""
         if self._thread is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_SECONDS):
@@ -128,7 +128,7 @@ class SeenIndex:
         return result
 
     def _finish(self) -> None:
-        """At exit: what was recorded is written, for a limited time."""
+        """At exit: waits until all records are written, for a limited time."""
         thread = self._thread
         if thread is not None and self._process == os.getpid():
             self._jobs.put(None)
@@ -172,7 +172,7 @@ class SeenIndex:
 
 
 def _scope(target: Target) -> str:
-    """Where a cache is: beginnings of other models or servers are others."""
+    """The scope of a cache: the same beginning at another model or server is another one."""
     return f"{target.endpoint.wire_name}\0{target.endpoint.host}\0{target.model}"
 
 

@@ -3,8 +3,8 @@
     anaphora.complete("claude-sonnet-5-5", "Hello?").text
     (await anaphora.acomplete("openai/gpt-6.1-sol", "Hello?")).text
 
-All calls of a process share one `Client`, in a thread of its own: any thread and any event loop may
-call, several at once and one after another. Its keys are those in the environment.
+All calls of a process share one `Client` with a background thread, usable from any thread and event
+loop. Keys come from the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .response import Output, Response
 from .structured import Structured
 from .sync import Client
 
-#: Longer texts are no names of models.
+#: Longer texts are not names of models.
 _LONGEST_NAME = 100
 #: A model in examples.
 _MODEL = "claude-sonnet-5-5"
@@ -104,7 +104,7 @@ async def acomplete(
     output: Any = None,
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]:
-    """As `complete`, in any event loop."""
+    """Like `complete`, in any event loop."""
     _check_order(model, content, options)
     client = _shared.client()
     return await client._background.call_from_loop(
@@ -127,7 +127,7 @@ def _check_order(model: object, content: object, options: Mapping[str, object]) 
 
 
 class _SharedClient:
-    """The client of this process, made on first use, and anew when a variable has changed."""
+    """The client of this process, made on first use, and again when a variable has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -156,7 +156,7 @@ _shared = _SharedClient()
 
 
 def shared_client() -> Client:
-    """The client of `complete` and `acomplete`: for adapters that are given no other."""
+    """The client of `complete` and `acomplete`, for adapters without their own."""
     return _shared.client()
 
 

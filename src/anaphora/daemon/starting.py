@@ -1,8 +1,8 @@
-"""The start of a node whose database cannot be reached: it waits, and says so.
+"""Starts a node whose database is unreachable: waits and reports that.
 
-`/healthz` answers 200 meanwhile, so that nothing restarts the process, and `/readyz` 503. They are
-at the status port. Without one they are at the port for apps, where calls get a 503 as well; with
-one, that port refuses connections until the node has started.
+Meanwhile `/healthz` answers 200, so that the process is not restarted, and `/readyz` 503: at the
+status port, while the port for apps refuses connections; without a status port, at the port for
+apps, where calls get a 503.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds between two attempts: at first, and at most.
+#: Seconds between attempts: first and maximum.
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
-#: Seconds between two lines of progress with the same reason.
+#: Seconds between progress lines with the same reason.
 _SAY_EVERY = 10.0
 _JSON = {"content-type": "application/json"}
 
 
 class WaitingStart:
-    """Opens what needs the database, again and again until it can be reached."""
+    """Opens the parts that need the database, retrying until it can be reached."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
-        """`progress` gets lines for people."""
+        """`progress` gets messages for people."""
         self._progress = progress
         self._since = time.time()
         self._began = self._said = time.monotonic()
@@ -59,8 +59,8 @@ class WaitingStart:
         open_parts: Callable[[contextlib.AsyncExitStack], Awaitable[T]],
         pages: Callable[[WaitingStart], contextlib.AbstractAsyncContextManager[None]],
     ) -> T:
-        """The result of `open_parts`, closed with `stack`; `pages` answers while this waits. Raises
-        everything but `StoreUnavailable`."""
+        """The result of `open_parts`, closed with `stack`. `pages` answers while this waits.
+        Retries only after `StoreUnavailable`."""
         seconds = _FIRST_WAIT
         async with contextlib.AsyncExitStack() as serving:
             while True:
@@ -101,7 +101,7 @@ class WaitingStart:
             since = utc(self._since)
             response = _json(503, {"status": STORE_UNAVAILABLE, "since": since, "starting": True})
         else:
-            raise StoreUnavailable("the daemon is starting: it waits for its database")
+            raise StoreUnavailable("the daemon is starting: waiting for its database")
         await exchange.respond(response)
 
     def error(self, _: HttpExchange, problem: Upstream) -> CompleteResponse:
@@ -115,7 +115,7 @@ def _json(status: int, value: object) -> CompleteResponse:
 
 
 class _OnlyPages:
-    """For the status port, which has no calls."""
+    """For the status port, which accepts no calls."""
 
     def __init__(self, waiting: WaitingStart) -> None:
         self._waiting = waiting

@@ -1,6 +1,6 @@
-"""Which provider a request goes to: by the hosts of the catalog and by configured addresses.
+"""The provider of a request, by the hosts of the catalog and by configured addresses.
 
-Configured are the addresses that the caller names, and those in the environment variables of the
+Configured addresses are those passed by the caller, and those in the environment variables of the
 catalog (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, `OLLAMA_HOST`, …). Requests to other addresses are
 not read.
 """
@@ -35,7 +35,7 @@ _OTHER_VARIABLES = {
     "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
 }
 _PORTS = {"http": 80, "https": 443}
-#: Addresses whose provider is remembered.
+#: The number of addresses whose provider is remembered.
 _MOST_KNOWN = 256
 
 
@@ -93,7 +93,7 @@ class Addresses:
             for (origin, path), provider in self._bases
             if origin == address.origin and f"{address.path}/".startswith(f"{path}/")
         ]
-        # A gateway may stand for several providers at one address.
+        # A gateway may serve several providers at one address.
         for route in found:
             if any((row.provider, row.wire) == (route.provider, wire) for row in _rows()):
                 return route
@@ -113,8 +113,8 @@ def _rows() -> tuple[Dialect, ...]:
 
 
 def _row_at(address: RequestAddress, wire: str) -> Dialect | None:
-    """The row of the catalog; of servers on this machine only at their own port. A provider may
-    have a wire at its host that it has no row for."""
+    """The row of the catalog; for local servers only at their own port. A provider's host may speak
+    a wire for which it has no row."""
     if address.host not in _LOOPBACK:
         wires = dict.fromkeys((wire, *(row.wire for row in _rows())))
         found = (catalog.dialects().at_host(address.host, each, address.path) for each in wires)

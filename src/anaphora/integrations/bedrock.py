@@ -1,8 +1,9 @@
 """Claude at Bedrock's own address, as a call of the Messages API.
 
-`InvokeModel` has Anthropic's format but for two things: the model is in the path, and a stream is
-AWS's binary event stream, in which each event holds one of Anthropic's. `Converse` has a format of
-its own (converse.py). All are undone for the judge; the request and the response are not changed.
+`InvokeModel` has Anthropic's format with two differences: the model is in the path, and a stream is
+AWS's binary event stream, in which each event contains one of Anthropic's. `Converse` has its own
+format (converse.py). Both are converted for the judge; the request and the response are not
+changed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HOSTS = ("bedrock-runtime*.*.amazonaws.com", "bedrock-runtime*.*.amazonaws.com.
 _CALL = re.compile(
     r"/model/(.+)/(invoke|invoke-with-response-stream|converse|converse-stream)\Z", re.DOTALL
 )
-#: Of a model's id: the region that an inference profile begins with, and the version at its end.
+#: In a model's id: the region at the start of an inference profile, and the version at the end.
 _REGION = re.compile(r"\A(?:[a-z]{2,6}|us-gov)\.(?=anthropic\.)")
 _VERSION = re.compile(r"(?:-\d{8})?-v\d+(?::\d+)?\Z")
 #: Lengths and checksum before an event's headers, and the checksum after its payload.
@@ -61,7 +62,7 @@ class BedrockCall(NamedTuple):
     converses: bool
 
     def request(self, body: bytes) -> bytes:
-        """The body in Anthropic's form; what cannot be read is returned unchanged."""
+        """The body in Anthropic's format; an invalid one is returned unchanged."""
         return converse.as_messages(body, self.model) if self.converses else self._named(body)
 
     def response(self, data: bytes, content_type: str) -> bytes:
@@ -101,7 +102,7 @@ def call_at(path: str) -> BedrockCall | None:
 
 
 def invoked_events(data: bytes) -> bytes:
-    """The event stream of InvokeModel as server-sent events. What cannot be read ends it."""
+    """The event stream of InvokeModel as server-sent events, up to the first invalid event."""
     events = []
     for _, payload in frames(data):
         try:

@@ -1,8 +1,8 @@
 """Observed calls, and the observers that get their verdicts.
 
-One judge for the whole process compares each call with earlier ones, whichever client made them:
-a web backend may make a client for each request. A call is judged once, however many observers get
-its verdict. Prompts are kept in memory, bounded, and nowhere else.
+One judge for the whole process compares each call with earlier ones of any client: a web backend
+may make a client for each request. A call is judged once, however many observers get its verdict.
+Prompts are kept in memory, bounded, and nowhere else.
 
 Nothing here may change an answer: failures are logged, and the call continues.
 """
@@ -48,7 +48,7 @@ from .addresses import Addresses, RequestAddress
 
 OnVerdict: TypeAlias = Callable[[JudgedCall], object]
 
-#: Calls that an observation keeps.
+#: The most calls that an observation keeps.
 _MOST_CALLS = 1000
 #: Statuses of invalid requests.
 INVALID = (400, 422)
@@ -57,7 +57,7 @@ _logger = logging.getLogger("anaphora.observe")
 
 #: The observations of the current context.
 _ACTIVE: ContextVar[tuple[Observation, ...]] = ContextVar("anaphora_observing", default=())
-#: Set while calls are not observed: below a transport that observes already, and in observers.
+#: True while calls are not observed: inside an observed transport, and in observers.
 _SUSPENDED: ContextVar[bool] = ContextVar("anaphora_observed", default=False)
 
 
@@ -74,8 +74,8 @@ class Observation:
         addresses: Mapping[str, str] = {},
         of_client: bool = False,
     ) -> None:
-        """`of_client`: of a client that was passed to `observe`. Its calls to unknown addresses are
-        seen as well, but not judged; without observers, verdicts are logged."""
+        """`of_client`: for a client that was passed to `observe`. Its calls to unknown addresses
+        are recorded as well, but not judged; without observers, verdicts are logged."""
         if on_verdict is not None:
             callback_of(on_verdict, "on_verdict")
         if not isinstance(mark, bool):
@@ -184,11 +184,11 @@ class ObservedCall:
             call.sent_body = placed
 
     def may_be_rejected(self, status: int) -> bool:
-        """Whether the response may say that the markers are not accepted."""
+        """Whether the response may be a refusal of the markers."""
         return self.placed is not None and status in INVALID
 
     def was_rejected(self, status: int, headers: Headers, data: bytes) -> bool:
-        """Ends the call with an error. Returns whether that is about the markers, so that the
+        """Ends the call with an error. Returns whether the error is about the markers: then the
         request is sent again without them."""
         with guarded("observing a response"):
             self.respond(status, headers)
@@ -276,7 +276,7 @@ def active() -> tuple[Observation, ...]:
 
 
 def activate(observation: Observation) -> Callable[[], None]:
-    """Adds an observation to this context; returns what removes it."""
+    """Adds an observation to this context; returns a function that removes it."""
     token = _ACTIVE.set((*_ACTIVE.get(), observation))
 
     def deactivate() -> None:
@@ -291,7 +291,7 @@ def activate(observation: Observation) -> Callable[[], None]:
 
 @contextmanager
 def included(observation: Observation) -> Iterator[None]:
-    """The calls of this block are those of the observation as well."""
+    """Adds the calls of this block to the observation."""
     current = _ACTIVE.get()
     token = _ACTIVE.set(current if observation in current else (*current, observation))
     try:
@@ -379,7 +379,7 @@ def begin(
 
 
 def _record(call: RelayedCall, judged: JudgedCall) -> Record:
-    """The call as the watchers of Anaphora's own client get one."""
+    """The record of the call, like those of Anaphora's own client."""
     verdict = judged.verdict
     outcome = OUTCOMES[judged.kind]
     content_type = header_of(call.response_headers, "content-type").lower()
