@@ -130,7 +130,7 @@ class ChainChecker:
         if self.signed_since is not None and self.head.seq < self.signed_since:
             raise MacMismatch(
                 f"the log ends with row {self.head.seq:,}, and rows have a MAC from row"
-                f" {self.signed_since:,} on: it was cut off or written anew",
+                f" {self.signed_since:,} on: it was cut off or rewritten",
                 row=self.head.seq + 1,
             )
 

@@ -164,13 +164,14 @@ class _Anchors:
         if row.key_id != key_id(self._key):
             raise AnchorMismatch(
                 f"anchor {number:,}: is not signed with the key of this log: the anchors were"
-                " written anew, or tokens.key was replaced (then --key-since says since when)",
+                " rewritten, or tokens.key was replaced (then pass --key-since with the first"
+                " anchor of the new key)",
                 row=number,
             )
         if signed(row, before, self._key).mac != row.mac:
             raise AnchorMismatch(
                 f"anchor {number:,}: its signature is not that of this log's key: the anchors"
-                " were written anew",
+                " were rewritten",
                 row=number,
             )
         self.signed += isinstance(row, AnchorRow)

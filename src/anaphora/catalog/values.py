@@ -68,7 +68,7 @@ Feature: TypeAlias = Literal[
 top_k; tool choice any or a named tool, always or while thinking is on; thinking turned off;
 thinking with a token budget; documents in assistant messages; citations on user text; temperature
 or top_p other than their default 1; stop sequences; tool calls of the current turn without the
-signature they came with; signed thinking behind another prompt than the one it was written for."""
+signature they came with; signed thinking after another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
     "images",

@@ -138,8 +138,8 @@ def notices(environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
         value = values.get(variable.name, "")
         if value and not variable.provider and _destination(variable, value) is None:
             found.append(
-                f"{variable.name} is set to an address of no known provider: its calls do not pass"
-                " here"
+                f"{variable.name} is set to an address of no known provider: its calls bypass the"
+                " proxy"
             )
     return found
 

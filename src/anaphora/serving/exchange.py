@@ -223,7 +223,7 @@ class HttpExchange:
         if self.response_headers:
             headers = {**headers, **self.response_headers}
         if self._unread:
-            # Servers do not read the rest: the client must not send a second request behind it.
+            # Servers do not read the rest: the client must not send another request after it.
             headers = {**headers, "connection": "close"}
         pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
         # It waits for no reader: servers send it with the first piece.

@@ -210,7 +210,7 @@ def _calls(page: CallPage, query: CallQuery, site: Site) -> htpy.Node:
         "Calls",
         table("Calls", headings, [_line(each) for each in page.calls]),
         htpy.p(".actions")[newest, " ", earlier] if newest or earlier else None,
-        htpy.p(".actions")["Export these calls as a file: ", files[0], " or ", files[1]],
+        htpy.p(".actions")["Export all calls found: ", files[0], " or ", files[1]],
     )
 
 

@@ -1,4 +1,4 @@
-"""One read model of past calls, behind the pages and the reports of `audit` and `watch`.
+"""The read model of past calls, for the pages and the reports of `audit` and `watch`.
 
 Tables in SQLite, in memory or in a file. A file is derived: it may be deleted at any time, and is
 rebuilt from the audit log. A thread follows the log and adds new rows, in one transaction with the

@@ -234,7 +234,7 @@ class SumQueries:
         columns = f"(start - {start}) / {seconds}, {self._sums}"
         groups = _Groups[int]()
         for point, *figures in self._rows("sums", columns, "1"):
-            # A range that was widened has parts outside of its steps.
+            # A widened range has parts outside its steps.
             groups.add(min(max(point, 0), self.steps.count - 1), figures)
         return groups.totals()
 
