@@ -247,7 +247,7 @@ _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58")
 _UNPREPARED = ("26000", "42P05")
 
 
-def is_transient(error: BaseException) -> bool:
+def can_retry(error: BaseException) -> bool:
     """Whether trying again later may help, without a change by the operator."""
     import asyncpg
 
@@ -285,7 +285,7 @@ def connection_error(error: BaseException, address: PostgresAddress) -> Anaphora
         return _pooler(address)
     if isinstance(error, ssl.SSLError):
         return StoreRefused(f"{address}: TLS failed: {error.reason or error}; {_tls_hint(error)}")
-    if isinstance(error, asyncpg.PostgresError) and not is_transient(error):
+    if isinstance(error, asyncpg.PostgresError) and not can_retry(error):
         return StoreRefused(f"{address}: cannot be used: {described(error)}")
     if isinstance(error, ConnectionError) and "SSL" in str(error):
         return StoreRefused(

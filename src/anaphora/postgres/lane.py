@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from anaphora.errors import AnaphoraError, InvalidConfig, Io, StoreUnavailable
 
 from .address import PostgresAddress
-from .connection import (
-    STATEMENT_SECONDS,
-    UNREACHABLE,
-    connect,
-    described,
-    is_transient,
-    transaction,
-)
+from .connection import STATEMENT_SECONDS, UNREACHABLE, can_retry, connect, described, transaction
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -168,7 +161,7 @@ class Lane:
             self.drop()  # the statement may still be under way
             raise
         except Exception as error:
-            if is_transient(error):
+            if can_retry(error):
                 self._lost(error)
             raise
 
