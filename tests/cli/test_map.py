@@ -213,7 +213,7 @@ def test_invalid_lines_are_all_named_and_nothing_is_sent(
     for number, reason in {
         3: "not JSON",
         4: "prompt: must be a text or a list of messages",
-        5: "not a request of any wire here",
+        5: "not a request of a known wire",
         6: "max_token: unknown keyword; did you mean `max_tokens`?",
         7: 'a line is a request, {"prompt": …} or a text',
         8: "id: must be a text or a number",

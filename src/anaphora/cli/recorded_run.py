@@ -157,11 +157,11 @@ def forwarding_for(
         yield None
         return
     require("--proxy", "cryptography", extra="proxy")
-    from anaphora.proxy.certificates import made_authority
+    from anaphora.proxy.certificates import temporary_authority
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.programs import upstreams_from
 
-    with made_authority(os.environ) as authority:
+    with temporary_authority(os.environ) as authority:
         yield Forwarding(authority, upstreams_from(os.environ, command), report)
 
 

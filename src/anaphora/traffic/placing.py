@@ -1,11 +1,11 @@
-"""Places cache markers in the requests of a program that is relayed: the `place` of the relay.
+"""Places cache markers in the requests of a relayed program: the `place` of the relay.
 
     placer = Placer()
     with running(routes, observers=[placer], place=placer) as proxy: ...
 
-Only markers are added to a request, by `wire.splice`. Whatever fails, the request goes upstream as
-the program sent it, with a notice here. As an observer it sees where a provider or a gateway
-rejects markers, and places none there any more.
+Only markers are added to a request, by `wire.splice`. If anything fails, the request goes upstream
+unchanged, with a notice here. As an observer it sees if a provider or a gateway rejects markers,
+and then stops placing them there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_
 from .planning import ConversationPlans, OwnMarkers, read_request
 
 _FAILED = "markers_not_placed"
-#: Statuses of invalid requests, and what an error says that is about markers.
+#: Statuses of invalid requests, and words of errors about markers.
 _INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
-#: The largest error that is read.
+#: The largest error body that is read.
 _MOST_ERROR = 1024 * 1024
-#: Notices that are kept.
+#: Maximum number of notices kept.
 _MOST_NOTICES = 100
 
 
@@ -36,8 +36,8 @@ class Placer:
     """Called by the relay with each request; returns its body with markers, or None."""
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
-        """`own_markers`: markers that the program places itself are kept, and take slots first; or
-        all are replaced by the planner's."""
+        """`own_markers`: whether the program's own markers are kept, and take slots first, or are
+        replaced by the planner's."""
         self._replace = own_markers == "replace"
         self._plans = ConversationPlans(own_markers)
         self._lock = threading.Lock()
@@ -47,13 +47,13 @@ class Placer:
         self.placed = 0
         """Requests that got markers."""
         self.unchanged: Counter[str] = Counter()
-        """Requests that were left as they are, by the reason."""
+        """Requests left unchanged, by reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
-        """The latest, about markers that were left out and requests that could not be read."""
+        """The latest notices, about omitted markers and unreadable requests."""
 
     @property
     def failures(self) -> tuple[Notice, ...]:
-        """The notices about requests that were left as they are because something failed."""
+        """The notices about requests left unchanged because something failed."""
         return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def rejects(self, upstream: str) -> bool:
@@ -76,7 +76,7 @@ class Placer:
             return None
 
     def call_ended(self, call: RelayedCall) -> None:
-        """Notices rejected markers."""
+        """Records rejected markers."""
         if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
             return
         encoding = dict(call.response_headers).get("content-encoding", "")
@@ -126,5 +126,5 @@ class Placer:
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
-        """Each notice once, however often it comes."""
+        """Adds a notice, each only once."""
         self.notices.extend(notice for notice in notices if notice not in self.notices)

@@ -1,4 +1,4 @@
-"""Recognises the bodies of calls that begin like an earlier one.
+"""Recognises request bodies that begin like an earlier one, to decode only the new messages.
 
     bodies = RequestBodies()
     codec.split(bodies.read(scope, wire, data), path=path)
@@ -9,7 +9,7 @@ messages that both have are left out when the rest is decoded: a list without so
 is valid if the whole list is, once those elements were found to be. `split` then takes the chunks
 that it cut before.
 
-A `BodyMemory` finds and keeps bodies for any reader; a reader keeps facts of its own beside them.
+A `BodyMemory` finds and keeps bodies for any reader; a reader stores its own facts with them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_BYTES = 48 * 1024 * 1024
 _BODY_BYTES, _MESSAGE_BYTES = 3000, 96
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
-#: What may follow an element: a comma and another one, or the end of the list.
+#: After an element: a comma and another element, or the end of the list.
 _NEXT = re.compile(rb"[ \t\n\r]*(?:,(?=[ \t\n\r]*[^\] \t\n\r])|(?=\]))")
 
 Facts = TypeVar("Facts")
@@ -123,7 +123,7 @@ class KnownBeginning(msgspec.Struct, Generic[Facts], frozen=True, eq=False, kw_o
     data: bytes
     """The body."""
     following: int
-    """The offset of what follows in the list: a message, or the end of the list."""
+    """The offset after them in the list: of a message, or of the end of the list."""
 
     @property
     def head(self) -> int:
@@ -304,7 +304,7 @@ class BodyMemory(Generic[Facts]):
 
 
 class RequestBodies:
-    """Reads bodies for `split`, as it would read them itself."""
+    """Reads bodies for `split`, with the same result as `split` alone."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES, grids: tuple[int, ...] = _GRIDS) -> None:
         """`most_bytes` limits the memory that is taken."""

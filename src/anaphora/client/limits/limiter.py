@@ -125,7 +125,7 @@ class ModelLane(msgspec.Struct, eq=False):
             reset = seconds_until(left.reset, epoch)
             if reset is not None and not (self.ignores_cut and reset > self.longest_wait):
                 stated = StatedLimit(left, reset, self.longest_wait, now)
-                self.stated.append((left.what == "tokens", stated))
+                self.stated.append((left.unit == "tokens", stated))
         return True
 
     def accept(self) -> None:

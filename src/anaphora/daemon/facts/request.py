@@ -17,7 +17,7 @@ from anaphora.daemon.store import HandleKind
 from anaphora.values import Ttl
 from anaphora.wire.elements import ListElements, long_hash
 from anaphora.wire.reading import DECODE_ERRORS, Members
-from anaphora.wire.tables import BlockType, Does, RequestTable, request_table
+from anaphora.wire.tables import BlockType, Effect, RequestTable, request_table
 
 from .tools import ServerTool
 
@@ -158,7 +158,7 @@ def known_fields(name: str) -> KnownFields:
     """The fields of a wire. A dialect's name adds its provider's parameter fields."""
     dialect = None if name in wires.WIRES else wires.dialect_of(name)
     table = request_table(name if dialect is None else dialect.wire)
-    known = [field for field in table.fields.values() if field.does is not Does.ASK]
+    known = [field for field in table.fields.values() if field.effect is not Effect.ASK]
     top = {field.name for field in known if "." not in field.name}
     nested = {field.name: field.members for field in known if field.members is not None}
     for param in () if dialect is None else dialect.fields:
