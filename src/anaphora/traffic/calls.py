@@ -58,6 +58,10 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     """The base URL, such as https://api.anthropic.com."""
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.upstream).netloc
+
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request as it goes upstream, credentials included. Its repr shows neither headers nor
@@ -130,6 +134,8 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """Addresses in the response that bypass the proxy: what is sent there is not seen."""
     realtime: RealtimeBill | None = None
+    unread: str = ""
+    """Why it is not judged, if its format is not read."""
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
@@ -253,6 +259,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
+    if call.unread:
+        return "not_judged", call.unread
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:
