@@ -17,10 +17,11 @@ from .common import FOUND, CommandGroup, print_json, report_problems, stop
 def command() -> None:
     """Show or clear the index of prompt beginnings that were sent before.
 
-    `ask` and `map` keep a keyed digest of what each prompt begins with, with times and lengths, and
-    no text, in anaphora/seen.sqlite in the user's cache folder. The next process knows by it which
-    beginning comes back, and marks that at its first call. A program that uses the library does
-    so with remember=True or ANAPHORA_REMEMBER=1; ANAPHORA_REMEMBER=0 keeps commands from it.
+    `ask`, `map` and `watch --place` keep a keyed digest of what each prompt begins with, with times
+    and lengths, and no text, in anaphora/seen.sqlite in the user's cache folder. The next process
+    knows by it which beginning comes back, and marks that at its first call. A program that uses
+    the library does so with remember=True or ANAPHORA_REMEMBER=1; ANAPHORA_REMEMBER=0 keeps
+    commands from it.
     """
 
 

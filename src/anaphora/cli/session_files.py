@@ -74,7 +74,7 @@ def found_sessions(newest: int | None, problems: list[Problem]) -> tuple[Path, .
         path = folder.path(os.environ, home)
         files = _files(path, folder.patterns)
         if files:
-            kept = counted(len(files), f"session file of {folder.program}", _several(folder))
+            kept = f"{counted(len(files), 'session file')} of {folder.program}"
             problems.append(Problem(_shown(path, home), kept, "notice"))
         dated += files
     if not dated:
@@ -101,10 +101,6 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[tuple[float, Path]]:
             except OSError:
                 continue  # removed meanwhile
     return found
-
-
-def _several(folder: SessionFolder) -> str:
-    return f"session files of {folder.program}"
 
 
 def _shown(path: Path, home: Path) -> str:

@@ -37,10 +37,6 @@ class Outage(msgspec.Struct, frozen=True):
     """Unix time at which it was noticed."""
     reason: str
 
-    @property
-    def since_text(self) -> str:
-        return utc(self.since)
-
 
 def utc(seconds: float) -> str:
     """`2026-11-18T07:00:00Z`"""
