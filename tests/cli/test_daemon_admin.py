@@ -46,7 +46,7 @@ def test_init_names_the_next_steps(tmp_path: Path, run: Any) -> None:
     first = run("init", folder)
     assert f"created {tmp_path / 'home' / 'extensions.yaml'}" in first.stdout
     assert f"anaphora serve --home {folder}" in first.stdout
-    assert "everything is there already" in run("init", folder).stdout
+    assert "all files exist already" in run("init", folder).stdout
     assert values(run("init", folder, "--json")) == {"home": folder, "created": []}
 
 

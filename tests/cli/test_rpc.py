@@ -21,8 +21,8 @@ def test_schema_describes_every_method(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("options, message", [
     ([], "either --stdio or --schema"),
     (["--stdio", "--schema"], "either --stdio or --schema"),
-    (["--stdio", "--app", "a"], "--app goes with --token-file"),
-    (["--stdio", "--token-fd", "0"], "--app goes with --token-file"),
+    (["--stdio", "--app", "a"], "--app needs --token-file"),
+    (["--stdio", "--token-fd", "0"], "--app needs --token-file"),
     (["--stdio", "--app", "a", "--token-fd", "0", "--token-file", __file__], "either --token-file or --token-fd"),
     (["--stdio", "--app", "a", "--token-file", __file__], "holds no token"),
     (["--stdio", "--app", "a", "--token-fd", "987"], "--token-fd: cannot be read"),

@@ -114,13 +114,15 @@ def test_the_emulator_has_nothing_to_remember(run: Run, cache: Path) -> None:
 
 def test_show_and_clear(run: Run, cache: Path) -> None:
     shown = run("seen", "show")
-    assert (shown.returncode, shown.stdout) == (0, f"{cache}: not made yet\n")
+    assert (shown.returncode, shown.stdout) == (0, f"{cache}: does not exist yet\n")
     assert not cache.exists()
     ask(run, "One?")
     ask(run, "Two?")
     shown = run("seen", "show")
     assert shown.returncode == 0
-    assert shown.stdout.startswith(f"{cache}: 0.1 MB\n3 beginnings, 1 of them came back\nlast used")
+    assert shown.stdout.startswith(
+        f"{cache}: 0.1 MB\n3 beginnings, 1 of them sent again\nlast used"
+    )
     figures = json.loads(run("seen", "show", "--json").stdout)
     assert figures["state"] == "ok"
     assert (figures["beginnings"], figures["returning"], figures["uses"]) == (3, 1, 4)

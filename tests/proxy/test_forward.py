@@ -388,7 +388,7 @@ def test_program_that_takes_no_base_url_is_reached_without_the_option(
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert "pi takes no base URL, so it is reached by HTTPS_PROXY" in done.stderr
+    assert "pi takes no base URL, so HTTPS_PROXY is set" in done.stderr
     assert "2 calls: 2 in " in done.stderr
 
 

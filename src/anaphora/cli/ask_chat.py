@@ -154,7 +154,7 @@ class AskChat:
         self._introduce()
         try:
             with warnings.catch_warnings():
-                # They are among the notices, which are printed.
+                # The notices, which are printed, contain these warnings.
                 warnings.simplefilter("ignore", PrefixWarning)
                 warnings.simplefilter("ignore", UnknownModelWarning)
                 result = asyncio.run(self._send())
@@ -177,7 +177,7 @@ class AskChat:
             stop(FOUND)
 
     def _print_arrived(self, problem: AnaphoraError, line: str) -> None:
-        """Print what arrived of an answer that was to be printed when it is complete."""
+        """Print the partial text of an answer whose printing waits for its end."""
         text = self._printer.text
         if not text and problem.partial is not None:
             text = _answer_text(problem.partial)
@@ -186,7 +186,7 @@ class AskChat:
         if self._options.as_json:
             print_json({"answer": text, "error": line})
         elif self._output is not None and self._stored is None:
-            # It is in the conversation otherwise.
+            # A stored conversation contains the text.
             click.echo(answer_on(sys.stderr, text), err=True)
 
     def _client(self, on_wait: Callable[[float], None] | None = None) -> AsyncClient:
@@ -342,7 +342,7 @@ class AskChat:
 
 
 def _answer_text(reply: Reply) -> str:
-    """The text of an answer as it is printed: a refusal is one."""
+    """The text to print of an answer, or of a refusal."""
     return "".join(part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
 
 

@@ -14,22 +14,22 @@ from anaphora.wording import counted
 
 from . import opencode_files
 
-#: Sessions that are explained unless another number is asked for.
+#: How many sessions are explained by default.
 NEWEST = 20
 
 
 class SessionFolder(NamedTuple):
-    """Where a program keeps its sessions."""
+    """The folder of a program's sessions."""
 
     program: str
     variable: str
-    """Names another folder, if it is set;"""
+    """Environment variable with another folder."""
     below: str
-    """what follows it there."""
+    """Path below the folder that the variable names."""
     default: str
-    """The folder in the user's home."""
+    """Path in the user's home, without the variable."""
     patterns: tuple[str, ...]
-    """Of the files in that folder."""
+    """Patterns of the files in the folder."""
 
     def path(self, environ: Mapping[str, str], home: Path) -> Path:
         named = environ.get(self.variable, "")

@@ -73,7 +73,7 @@ _PORT = 8788
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
-    help="Append a row per call to an audit log, a folder.",
+    help="Append a row per call to an audit log in this folder.",
 )
 @click.option(
     "--port",
@@ -235,11 +235,11 @@ def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
 def _why_no_calls(by_proxy: bool) -> str:
     if by_proxy:
         return (
-            "nothing passed here: the command called no provider of the catalog, or does not use"
+            "no calls were seen: the command called no provider of the catalog, or does not use"
             " HTTPS_PROXY"
         )
     return (
-        "nothing passed here: if the command called a model, it takes no base URL from the"
+        "no calls were seen: if the command called a model, it takes no base URL from the"
         " environment; try `anaphora watch --proxy -- COMMAND`"
     )
 
