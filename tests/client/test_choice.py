@@ -141,7 +141,7 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("openai+google", {"provider": "zzz"}, "no provider 'zzz'; there are openai, google"),
     ("openai+google", {"provider": 7}, "must be the name of a provider or a route, not int"),
     ("openai+google", {"model": 7}, "must be the name of a model, not 7"),
-    ("openai+google", {}, "name a model, or one of the providers openai, google"),
+    ("openai+google", {}, "or one of the providers openai, google"),
     ("openai+google", {"model": "zzz"}, "no provider is known to have zzz; name one of openai, google, as in openai/zzz"),
     ("openai+google", {"model": ""}, "model: must be the name of a model, not ''"),
     ("openai+google", {"model": "opnai/gpt-5.2"}, "model: no provider 'opnai'; did you mean openai/gpt-5.2?"),

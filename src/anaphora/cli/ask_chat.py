@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class AskChat:
         self._introduce()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnknownModelWarning)
-            session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
+            session = self._session(self._client())
         preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
             print_json(preview)
@@ -188,15 +189,17 @@ class AskChat:
             # A stored conversation contains the text.
             click.echo(answer_on(sys.stderr, text), err=True)
 
+    def _client(self, on_wait: Callable[[float], None] | None = None) -> AsyncClient:
+        remember = remembers(default=True) and not self._config.emulated
+        choice = self._choice
+        return AsyncClient(choice.providers, choice.routes, on_wait=on_wait, remember=remember)
+
     async def _send(self) -> RunResult:
         def on_wait(seconds: float) -> None:
             self._printer.note(f"waiting {seconds:.1f} s for the provider's rate limit")
 
-        choice, content, output = self._choice, self._content or None, self._output
-        remember = remembers(default=True) and not self._config.emulated
-        async with AsyncClient(
-            choice.providers, choice.routes, on_wait=on_wait, remember=remember
-        ) as client:
+        content, output = self._content or None, self._output
+        async with self._client(on_wait) as client:
             session = self._session(client)
             if self._registry is not None:
                 run = session.run(content, output=output, max_turns=self._options.max_turns)

@@ -30,6 +30,7 @@ from .recorded_run import (
 from .watch_output import WatchOutput, announce, default_log, echo_exports, opened_log
 
 if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
     from anaphora.proxy.forward import Forwarding
     from anaphora.proxy.observing import Observer
     from anaphora.proxy.page import WatchedCalls, WatchPage
@@ -145,7 +146,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         html = None if options.html is None else stack.enter_context(HtmlFile(options.html))
         calls = WatchedCalls(judge) if options.web or html is not None else None
         page = WatchPage(judge, calls) if options.web and calls is not None else None
-        placer, upstream = Placer() if options.place else None, _recorded(options.record)
+        placer = Placer(seen=_seen_index()) if options.place else None
+        upstream = _recorded(options.record)
         observers = [judge, *_audited(stack, judge, options.audit)]
         observers += [each for each in (calls, placer) if each is not None]
         forwarding = stack.enter_context(forwarding_for(words, announce, by_proxy))
@@ -204,6 +206,14 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _seen_index() -> SeenIndex | None:
+    """Beginnings of earlier runs, unless the user does not want them remembered."""
+    from anaphora.client.config.environment import remembers
+    from anaphora.client.seen import seen_index
+
+    return seen_index() if remembers(default=True) else None
 
 
 def _recorded(folder: Path | None) -> RecordedUpstream | None:

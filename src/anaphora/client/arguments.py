@@ -331,6 +331,8 @@ def amount_of(value: Any, path: str) -> Decimal | None:
 
 def prompts_of(prompts: Any) -> Iterable[Any]:
     """The prompts of a fan-out."""
+    if prompts is None:
+        raise InvalidRequest("is missing; write client.map([…], model=…)", path="prompts")
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         raise InvalidRequest(
             f"must be a list of prompts, not {shown_value(prompts)}; for one prompt, use complete",

@@ -21,6 +21,11 @@ from .config.environment import Environment, advice, default_rows
 from .config.secrets import ResolvedProvider
 from .options import CALL_KEYWORDS
 
+#: What other libraries call the content of a call.
+_CONTENT = ("messages", "message", "prompt", "contents", "input")
+#: A model in examples.
+EXAMPLE_MODEL = "claude-sonnet-5-5"
+
 
 class UnknownModelWarning(UserWarning):
     """The catalog lacks a model, and has one with a similar name."""
@@ -157,7 +162,9 @@ class ProviderChooser:
             )
         if model is None:
             raise InvalidRequest(
-                f"name a model, or one of the providers {names_listed}", path="provider"
+                f"name a model, as in model={EXAMPLE_MODEL!r}, or one of the providers"
+                f" {names_listed}",
+                path="provider",
             )
         raise InvalidRequest(
             f"no provider is known to have {model}; name one of {names_listed}, as in"
@@ -176,9 +183,17 @@ def check_order(content: object, provider: str | None) -> None:
         )
 
 
-#: Names of the content argument in other libraries.
-_CONTENT = ("messages", "message", "prompt", "contents", "input")
-_MODEL = "claude-sonnet-5-5"
+def check_content(
+    content: object, model: object, options: Mapping[str, object], *, model_first: bool = False
+) -> None:
+    """Raises if the content is missing, given by a keyword, or part of a whole request body."""
+    if content is None or not options.keys().isdisjoint(_CONTENT):
+        raise missing_content(model, options, model_first=model_first)
+    if not isinstance(content, Mapping) or "role" in content or "type" in content:
+        return
+    if not content.keys().isdisjoint(_CONTENT):
+        model = model or content.get("model")
+        raise missing_content(model, {**content, **options}, model_first=model_first)
 
 
 def missing_content(
@@ -190,7 +205,7 @@ def missing_content(
     value = options.get(named)
     shown = "'…'" if isinstance(value, str) or not named else "[{'role': 'user', 'content': …}]"
     is_name = isinstance(model, str) and len(model.split()) == 1
-    name = repr(model if is_name else _MODEL)
+    name = repr(model if is_name else EXAMPLE_MODEL)
     known = [each for each in options if each in CALL_KEYWORDS and each != "model"]
     others = "".join(f", {each}=…" for each in known)
     call = f"client.complete({shown}, model={name}{others})"

@@ -31,7 +31,7 @@ from .arguments import (
     watchers_of,
     wrong_client,
 )
-from .choice import check_order, missing_content
+from .choice import check_content, check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment, remembers
 from .config.resolve import resolve
@@ -205,8 +205,7 @@ class AsyncClient:
         cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
         model.
         """
-        if content is None:
-            raise missing_content(options.get("model"), options)
+        check_content(content, options.get("model"), options)
         if options:
             check_keywords(options, CALL_KEYWORDS)
         once = self.single_call(content, provider, output=output, **options)
@@ -252,14 +251,15 @@ class AsyncClient:
 
     def stream(
         self,
-        content: Call | Content,
+        content: Call | Content | None = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
     ) -> AsyncGenerator[Event, None]:
         """The events of a single call: see `send`."""
-        return self.send(content, provider, output=output, **options).__aiter__()
+        given: Any = content
+        return self.send(given, provider, output=output, **options).__aiter__()
 
     @overload
     def map(
@@ -281,7 +281,7 @@ class AsyncClient:
     ) -> FanOut[Any]: ...
     def map(
         self,
-        prompts: Iterable[Call | Content],
+        prompts: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,

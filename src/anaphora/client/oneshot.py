@@ -124,7 +124,7 @@ class OneShot(Caller):
         now = time.time()
         planner = self._planner(index, rendered)
         if self.seen is not None and self.group is None and not planner.continues:
-            await self.seen.recall(target, planner, rendered, now)
+            await self.seen.recall(target.endpoint.host, planner, rendered, now)
         plan = self._plan(index, rendered, now)
         return PreparedRequest(
             call=call,
@@ -199,8 +199,8 @@ class OneShot(Caller):
                 began=flight.first_at,
             )
         if not flight.batch and self.seen is not None:
-            keep, at = self.seen.keep, flight.sent_at
-            flight.guarded("remember_failed", None, keep, flight.target, planner, rendered, at)
+            keep, host, at = self.seen.keep, flight.target.endpoint.host, flight.sent_at
+            flight.guarded("remember_failed", None, keep, host, planner, rendered, at)
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         if self._compared is not None and not flight.batch:

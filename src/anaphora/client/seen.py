@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from anaphora.cache.plan import RecallingPlanner, SeenBeginning, SeenUse
 from anaphora.errors import InvalidConfig
@@ -29,9 +29,6 @@ from anaphora.sqlite_files import BUSY_SECONDS
 
 from .config.folders import user_folder
 from .seen_file import SeenFile, is_locked
-
-if TYPE_CHECKING:
-    from .target import Target
 
 T = TypeVar("T")
 
@@ -65,33 +62,53 @@ class SeenIndex:
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────
 
     async def recall(
-        self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
+        self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float
     ) -> bool:
         """Gives the planner the earlier uses of a prompt that is about to be sent. True if one of
         its beginnings is expected to recur."""
-        positions = planner.beginnings(rendered)
-        if positions is None or not self._reads:
+        positions = planner.beginnings(rendered) if self._reads else None
+        if positions is None:
             return False
-        found = await self.find(_scope(target), planner.keys(rendered, positions))
+        found = await self.find(_scope(host, rendered), planner.keys(rendered, positions))
         return bool(found) and planner.recall(rendered, positions, found, at)
 
-    def keep(
-        self, target: Target, planner: RecallingPlanner, rendered: Rendered, at: float
-    ) -> None:
+    def recall_now(
+        self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float
+    ) -> bool:
+        """As `recall`, for code that cannot await: previews, and a thread that places markers."""
+        positions = planner.beginnings(rendered) if self._reads else None
+        if positions is None:
+            return False
+        pending = self._look_up(_scope(host, rendered), planner.keys(rendered, positions))
+        try:
+            found = None if pending is None else pending.result(_FIND_SECONDS)
+        except TimeoutError:
+            self._is_late = True
+            return False
+        return bool(found) and planner.recall(rendered, positions, found or {}, at)
+
+    def keep(self, host: str, planner: RecallingPlanner, rendered: Rendered, at: float) -> None:
         """Records an answered call, after the planner has recorded it."""
-        self.record(_scope(target), planner.uses(rendered, at))
+        self.record(_scope(host, rendered), planner.uses(rendered, at))
 
     async def find(self, scope: str, keys: Mapping[int, bytes]) -> dict[int, SeenBeginning]:
         """The earlier uses of beginnings, by the same numbers. Empty if that takes too long."""
-        if not keys or not self._reads or self._is_late or not self.path.exists():
+        pending = self._look_up(scope, keys)
+        if pending is None:
             return {}
-        found = self._submit(lambda file: file.find(scope, keys))
         try:
             async with asyncio.timeout(_FIND_SECONDS):
-                return await asyncio.wrap_future(found) or {}
+                return await asyncio.wrap_future(pending) or {}
         except TimeoutError:
             self._is_late = True
             return {}
+
+    def _look_up(
+        self, scope: str, keys: Mapping[int, bytes]
+    ) -> Future[dict[int, SeenBeginning] | None] | None:
+        if not keys or not self._reads or self._is_late or not self.path.exists():
+            return None
+        return self._submit(lambda file: file.find(scope, keys))
 
     def record(self, scope: str, uses: Sequence[SeenUse]) -> None:
         """Adds a call. Never waits, and never raises because of the file."""
@@ -171,9 +188,9 @@ class SeenIndex:
                 self._writes = is_locked(problem)
 
 
-def _scope(target: Target) -> str:
+def _scope(host: str, rendered: Rendered) -> str:
     """The scope of a cache: the same beginning at another model or server is another one."""
-    return f"{target.endpoint.wire_name}\0{target.endpoint.host}\0{target.model}"
+    return f"{rendered.wire}\0{host}\0{rendered.model}"
 
 
 _indexes: dict[Path, SeenIndex] = {}

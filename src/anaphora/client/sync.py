@@ -153,14 +153,15 @@ class Client:
 
     def stream(
         self,
-        content: Call | Content,
+        content: Call | Content | None = None,
         provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
     ) -> Generator[Event, None, None]:
         """As `AsyncClient.stream`."""
-        return iter(self.send(content, provider, output=output, **options))
+        given: Any = content
+        return iter(self.send(given, provider, output=output, **options))
 
     @overload
     def send(
@@ -214,7 +215,7 @@ class Client:
     ) -> SyncFanOut[Any]: ...
     def map(
         self,
-        prompts: Iterable[Call | Content],
+        prompts: Any = None,
         provider: str | None = None,
         *,
         output: Any = None,

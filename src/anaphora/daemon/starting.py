@@ -1,8 +1,8 @@
 """Starts a node whose database is unreachable: waits and reports that.
 
-Meanwhile `/healthz` answers 200, so that the process is not restarted, and `/readyz` 503: at the
-status port, while the port for apps refuses connections; without a status port, at the port for
-apps, where calls get a 503.
+`/healthz` answers 200 meanwhile, so that nothing restarts the process, and all other paths 503.
+These answers come from the status port, and the port for apps refuses connections until the node
+has started; without a status port they come from the port for apps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from anaphora.errors import NotFound, StoreUnavailable, Upstream
+from anaphora.errors import StoreUnavailable, Upstream
 from anaphora.serving.app import HostGuard, ServedApp
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.serving.listening import tcp_server, unix_server
 
 from .calls.steps.authenticate import STORE_UNAVAILABLE
-from .handler import STATUS_PAGES
 from .health import utc
 from .values import public_text
 
@@ -114,19 +113,6 @@ def _json(status: int, value: object) -> CompleteResponse:
     return CompleteResponse(status, {**_JSON, "connection": "close"}, msgspec.json.encode(value))
 
 
-class _OnlyPages:
-    """For the status port, which accepts no calls."""
-
-    def __init__(self, waiting: WaitingStart) -> None:
-        self._waiting = waiting
-        self.error = waiting.error
-
-    async def handle(self, exchange: HttpExchange) -> None:
-        if exchange.path not in STATUS_PAGES:
-            raise NotFound("there is nothing at this path", status=404)
-        await self._waiting.handle(exchange)
-
-
 @contextlib.asynccontextmanager
 async def waiting_pages(
     waiting: WaitingStart, home: Home, config: DaemonConfig, tls: ssl.SSLContext | None
@@ -134,9 +120,8 @@ async def waiting_pages(
     """Serves the pages until the block ends."""
     guard = HostGuard(config.host, config.allowed_hosts)
     port = config.port if config.status_port is None else config.status_port
-    handler = waiting if config.status_port is None else _OnlyPages(waiting)
     async with (
-        tcp_server(ServedApp(handler, guard), host=config.host, port=port, tls=tls),
+        tcp_server(ServedApp(waiting, guard), host=config.host, port=port, tls=tls),
         unix_server(ServedApp(waiting, guard), home.path / config.socket),
     ):
         yield

@@ -18,7 +18,7 @@ from anaphora.client.config.environment import base_urls
 from anaphora.errors import InvalidRequest
 from anaphora.traffic.calls import ProxyRoute, checked_upstream
 
-from . import bedrock
+from . import clouds
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 #: Variables of other tools that hold a base URL, besides those of the catalog.
@@ -30,6 +30,7 @@ _OTHER_VARIABLES = {
     "GOOGLE_BASE_URL": "google",
     "DEEPSEEK_API_BASE": "deepseek",
     "GOOGLE_VERTEX_BASE_URL": "google",
+    "ANTHROPIC_VERTEX_BASE_URL": "google",
     "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "bedrock",
     "AWS_ENDPOINT_URL": "bedrock",
     "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
@@ -99,8 +100,8 @@ class Addresses:
                 return route
         if found:
             return found[0]
-        if bedrock.is_host(address.host):
-            return ProxyRoute(prefix="", provider=bedrock.PROVIDER, upstream=address.origin)
+        if clouds.is_bedrock(address.host):
+            return ProxyRoute(prefix="", provider=clouds.BEDROCK, upstream=address.origin)
         row = _row_at(address, wire)
         if row is None and not self._provider:
             return None

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from anaphora.client.arguments import callback_of, watchers_of
 from anaphora.client.failures import log
@@ -43,7 +44,7 @@ from anaphora.traffic.placing import Placer
 from anaphora.traffic.sums import CallSums, JudgedCall
 from anaphora.values import Usage
 
-from . import bedrock
+from . import clouds
 from .addresses import Addresses, RequestAddress
 
 OnVerdict: TypeAlias = Callable[[JudgedCall], object]
@@ -149,11 +150,11 @@ class ObservedCall:
         observations: tuple[Observation, ...],
         call: RelayedCall,
         began: float,
-        at_bedrock: bedrock.BedrockCall | None = None,
+        at_cloud: clouds.CloudCall | None = None,
     ) -> None:
         self._observations = observations
         self._call = call
-        self._at_bedrock = at_bedrock
+        self._at_cloud = at_cloud
         self._began = began
         self._data: list[bytes] = []
         self._size = 0
@@ -167,7 +168,7 @@ class ObservedCall:
     def place(self) -> None:
         """Places markers, unless the request is signed."""
         call = self._call
-        if call.request_body is None or bedrock.is_signed(call.request_headers):
+        if call.request_body is None or clouds.is_signed(call.request_headers):
             return
         placed = shared().placer(
             UpstreamRequest(
@@ -226,10 +227,10 @@ class ObservedCall:
         call.ended = time.monotonic() - self._began
         if self._size <= KEPT_BYTES:
             data = b"".join(self._data)
-            if self._at_bedrock is not None:
+            if self._at_cloud is not None:
                 content_type = header_of(call.response_headers, "content-type")
                 with guarded("reading a response"):
-                    data = self._at_bedrock.response(data, content_type)
+                    data = self._at_cloud.response(data, content_type)
             call.pieces = [ResponsePiece(call.ended, data)] if data else []
         self._data.clear()
         with guarded("judging a call"), suspended():
@@ -341,37 +342,42 @@ def begin(
     body are only read if it is observed."""
     if method != "POST" or _SUSPENDED.get():
         return None
-    wire, at_bedrock = wire_at(address.path), None
+    wire, at_cloud = wire_at(address.path), None
     if wire is None:
-        at_bedrock = bedrock.call_at(address.path)
-        if at_bedrock is None:
+        at_cloud = clouds.call_at(address.path)
+        if at_cloud is None:
             return None
-        wire = bedrock.WIRE
+        wire = clouds.WIRE
     observations = [*active(), *([] if own is None else [own])]
     routes = {each: route for each in observations if (route := each.route(address, wire))}
     if not routes:
         return None
     with guarded("reading a request"):
-        data, path = body(), address.path
-        if at_bedrock is not None and data is not None:
-            data, path = at_bedrock.request(data), bedrock.PATH
+        data, path, unread = body(), address.path, ""
         known = [*routes.values()]
+        route = next((route for route in known if route.provider), known[0])
+        if at_cloud is not None:
+            data = None if data is None else at_cloud.request(data)
+            path, unread = at_cloud.path or path, at_cloud.why_unread
+            if route.provider and at_cloud.provider:
+                route = replace(route, provider=at_cloud.provider)
         call = ObservedCall(
             tuple(routes),
             RelayedCall(
                 number=next(shared().numbers),
                 started=time.time(),
                 method=method,
-                route=next((route for route in known if route.provider), known[0]),
+                route=route,
                 path=path,
                 query=query,
                 request_headers=headers(),
                 request_body=None if data is None or len(data) > KEPT_BYTES else data,
+                unread=unread,
             ),
             time.monotonic(),
-            at_bedrock,
+            at_cloud,
         )
-        if at_bedrock is None and any(each.mark for each in routes):
+        if at_cloud is None and any(each.mark for each in routes):
             with guarded("placing markers"):
                 call.place()
         return call
@@ -396,7 +402,7 @@ def _record(call: RelayedCall, judged: JudgedCall) -> Record:
         provider=judged.provider,
         system=judged.provider,
         wire=judged.wire,
-        host=urlsplit(call.route.upstream).netloc,
+        host=call.route.host,
         model=judged.model,
         streamed="application/json" not in content_type,
         at=judged.at,

@@ -30,7 +30,7 @@ from anaphora.errors import Io
 
 from .asyncio_server import CLOSE_SECONDS, ServedConnections
 from .connection_limits import ConnectionLimits
-from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
+from .server import ServerAddress, StoppableApp, bound_socket
 
 #: Maximum bytes of a socket's path, without the final zero.
 _LONGEST_PATH = 107
@@ -84,7 +84,7 @@ class SocketServer:
         bound = [port]
 
         def bind() -> socket.socket:
-            found = _bound_port(host, bound[0])
+            found = bound_socket(host, bound[0])
             bound[0] = found.getsockname()[1]  # the same one, when it listens again
             return found
 
@@ -137,10 +137,14 @@ class SocketServer:
             await asyncio.sleep(_ACCEPT_SECONDS)
             if not _has_waiting(listener):
                 break
+        self._close_listener()
+
+    def _close_listener(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._socket is not None:
+            self._socket.close()
         self._socket = self._server = None
-        if server is not None:
-            server.close()
-        listener.close()
 
     def close_idle(self, seconds: float) -> int:
         """Closes connections that were idle for this long; returns how many are left."""
@@ -149,12 +153,7 @@ class SocketServer:
 
     async def close(self) -> None:
         """Ends all connections."""
-        listener, server = self._socket, self._server
-        self._socket = self._server = None
-        if server is not None:
-            server.close()
-        if listener is not None:
-            listener.close()
+        self._close_listener()
         self.connections.pre_shutdown()
         await self.connections.shutdown(CLOSE_SECONDS)
 
@@ -208,18 +207,6 @@ async def connected_server(
     finally:
         connections.pre_shutdown()
         await connections.shutdown(CLOSE_SECONDS)
-
-
-def _bound_port(host: str, port: int) -> socket.socket:
-    ip = ip_of(host)
-    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((ip, port))
-    except OSError as problem:
-        listener.close()
-        raise cannot_listen(host, port, problem) from None
-    return listener
 
 
 def _bound_path(path: Path, mode: int) -> socket.socket:

@@ -299,20 +299,24 @@ def free_port(host: str, port: int = 0) -> int:
     """The port, or any free one for 0. Raises `Io` if it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
-    ip = ip_of(host)
-    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-        except OSError as problem:
-            raise cannot_listen(host, port, problem) from None
+    with bound_socket(host, port) as probe:
         bound: int = probe.getsockname()[1]
         return bound
 
 
-def cannot_listen(host: str, port: int, problem: OSError) -> Io:
-    advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
-    return Io(f"cannot listen at {host}:{port}: {os.strerror(problem.errno or 0)}{advice}")
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Raises `Io` if the port cannot be used."""
+    ip = ip_of(host)
+    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ip, port))
+    except OSError as problem:
+        listener.close()
+        advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
+        reason = f"{os.strerror(problem.errno or 0)}{advice}"
+        raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+    return listener
 
 
 def ip_of(host: str) -> str:

@@ -59,6 +59,10 @@ class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
     upstream: str
     """The base URL, such as https://api.anthropic.com."""
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.upstream).netloc
+
 
 class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request as sent upstream, with credentials. Its repr shows neither headers nor query."""
@@ -131,6 +135,8 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """URLs in the response that bypass the proxy: requests to them are not seen."""
     realtime: RealtimeBill | None = None
+    unread: str = ""
+    """Why it is not judged, if its format is not read."""
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
@@ -254,6 +260,8 @@ def kind_of(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
         return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
+    if call.unread:
+        return "not_judged", call.unread
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:

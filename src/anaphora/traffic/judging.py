@@ -163,7 +163,7 @@ class CallJudge:
                 judged.kind, judged.reason = call.outcome, why_ended(call)
         elif call.realtime is not None:
             self._price_realtime(judged, call.realtime)
-        elif judged.wire:
+        elif judged.wire or call.unread:
             judged.model = named_model(call)
         judged.reason = redact(judged.reason)
 

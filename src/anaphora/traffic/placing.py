@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
@@ -22,6 +23,9 @@ from anaphora.wire.splicing import splice
 
 from .calls import Accounts, RelayedCall, UpstreamRequest, credentials, decoded_path, keys_in
 from .planning import ConversationPlans, OwnMarkers, read_request
+
+if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
 
 _FAILED = "markers_not_placed"
 #: Statuses of invalid requests, and words of errors about markers.
@@ -35,11 +39,11 @@ _MOST_NOTICES = 100
 class Placer:
     """Called by the relay with each request; returns its body with markers, or None."""
 
-    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
-        """`own_markers`: whether the program's own markers are kept, and take slots first, or are
-        replaced by the planner's."""
+    def __init__(self, own_markers: OwnMarkers = "keep", *, seen: SeenIndex | None = None) -> None:
+        """`own_markers`: markers that the program places itself are kept, and take slots first; or
+        all are replaced by the planner's. `seen` has beginnings of earlier runs."""
         self._replace = own_markers == "replace"
-        self._plans = ConversationPlans(own_markers)
+        self._plans = ConversationPlans(own_markers, seen=seen)
         self._lock = threading.Lock()
         self._accounts = Accounts()
         self._rejected: set[str] = set()
@@ -107,7 +111,7 @@ class Placer:
             return "no markers here"
         found = credentials(request.headers, request.query)
         account = self._accounts.digest(request.route, found)
-        planned = self._plans.add(read, scope=account, at=request.started)
+        planned = self._plans.add(read, scope=account, at=request.started, host=request.route.host)
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
             return "reuse is not expected"

@@ -13,7 +13,7 @@ or begins like an earlier one, that contains tools or a reply, or that itself as
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +37,9 @@ from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
 
 from .calls import LoggedCall, counts_tokens, wire_at
+
+if TYPE_CHECKING:
+    from anaphora.client.seen import SeenIndex
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """How markers that a program places itself are treated."""
@@ -162,21 +165,28 @@ class ConversationPlans:
     thread-safe."""
 
     def __init__(
-        self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
+        self,
+        own_markers: OwnMarkers = "keep",
+        *,
+        numbers: Callable[[], int] = lambda: 0,
+        seen: SeenIndex | None = None,
     ) -> None:
         """`numbers` returns the first number of a model's conversations, if other processes
-        continue them."""
+        continue them. `seen` has beginnings of earlier processes."""
         self._own_markers = own_markers
+        self._seen = seen
         self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories = BoundedMap[Hashable, AppMemory](_MOST_MEMORIES)
 
-    def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
-        """Plans a request and remembers it. `scope` is the account."""
+    def add(
+        self, request: ReadRequest, *, scope: Hashable, at: float, host: str = ""
+    ) -> PlannedCall:
+        """Plans a request and remembers it. `scope` is the account at `host`."""
         own = _own_scope(request, scope)
         call = self._start(request, own)
         found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
-        return self._plan(call, request, found, own, at)
+        return self._plan(call, request, found, own, at, host)
 
     def add_found(
         self,
@@ -202,6 +212,7 @@ class ConversationPlans:
         found: EarlierCall[PlannedCall] | None,
         scope: Hashable,
         at: float,
+        host: str = "",
     ) -> PlannedCall:
         memory, rendered, state = self._memories[scope], request.rendered, None
         if self._own_markers == "replace":
@@ -221,6 +232,8 @@ class ConversationPlans:
                 )
             return call
         planner = MatchedCallPlanner(memory, rendered, state)
+        if self._seen is not None and state is None:
+            self._seen.recall_now(host, planner, rendered, at)
         call.state = planner.state
         plan = Plan(marks=rendered.marks)
         if planner.reuse_expected:
@@ -228,6 +241,8 @@ class ConversationPlans:
         elif (keyed := planner.key_plan(rendered, at=at)) is not None:
             plan = call.plan = keyed
         planner.sent_matched(rendered, plan, at=at)
+        if self._seen is not None:
+            self._seen.keep(host, planner, rendered, at)
         call.beginning = planner.beginning
         return call
 

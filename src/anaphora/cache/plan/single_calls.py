@@ -63,6 +63,20 @@ class SingleCallStore:
 class _CallPlanner(RecallingPlanner):
     """The breakpoints of one call, whose conversation is not known."""
 
+    reuse_expected = False
+    """Whether the prompt asks for caching, or is expected to come back."""
+
+    def recall(
+        self,
+        rendered: Rendered,
+        positions: PromptBeginnings,
+        found: Mapping[int, SeenBeginning],
+        at: float,
+    ) -> bool:
+        back = super().recall(rendered, positions, found, at)
+        self.reuse_expected |= back
+        return back
+
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
         """The prompt, and the end of its shared beginning if that is long enough to be cached; None
         if the prompt itself is too short."""
@@ -110,17 +124,6 @@ class SingleCallPlanner(_CallPlanner):
             self.reuse_expected = self.continues = True
         elif shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
-
-    def recall(
-        self,
-        rendered: Rendered,
-        positions: PromptBeginnings,
-        found: Mapping[int, SeenBeginning],
-        at: float,
-    ) -> bool:
-        back = super().recall(rendered, positions, found, at)
-        self.reuse_expected |= back
-        return back
 
     def sent_single(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None

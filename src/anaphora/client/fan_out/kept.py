@@ -90,7 +90,8 @@ class _StateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: str | None = None
     """The mark of a batch that the provider does not have."""
     spent: Decimal | None = None
-    """Dollars for a call without a result: a warm-up, or a reply that could not be used."""
+    """On calls without a result: a warm-up, a reply that could not be used, and about what calls
+    cost that were interrupted."""
     warmup: bool = False
     usage: Usage | None = None
 

@@ -104,6 +104,7 @@ class FanOutRun:
         finally:
             await self._pool.close()
             if self.kept is not None:
+                self._keep_interrupted()
                 self.kept.close()
 
     # ── Before the first call ────────────────────────────────────────────────────────────────────
@@ -281,6 +282,13 @@ class FanOutRun:
         self._in_flight[key] = amount
         self.progress.in_flight += 1
         self.progress.in_flight_usd += amount
+
+    def _keep_interrupted(self) -> None:
+        """Calls that were cancelled count in the next run, about as they are billed. Batches go on
+        at the provider, and are collected."""
+        if self._in_flight and not self.settings.batch:
+            spent = sum(self._in_flight.values(), Decimal(0))
+            self.guarded(lambda kept: kept.add_spent(spent))
 
     def _end(self, key: object) -> None:
         """The call has ended, if it was sent."""

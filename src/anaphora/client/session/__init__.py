@@ -158,6 +158,10 @@ class Session:
                 state, notices = ProviderState(state.target), (*notices, NOT_LOADED)
         prepared = turns.builder.prepare(state, turn, request)
         prepared.notices += notices
+        if turns.seen is not None and state.sent is None:
+            planner, at, host = state.planner(prepared.at), prepared.at, state.endpoint.host
+            if turns.seen.recall_now(host, planner, prepared.rendered, at):
+                prepared.plan = planner.plan(prepared.rendered, at=at)
         return state, prepared
 
     @property

@@ -165,7 +165,7 @@ class SessionTurns(Caller):
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
         if self.seen is not None and state.sent is None:
             planner, at = state.planner(prepared.at), prepared.at
-            if await self.seen.recall(target, planner, prepared.rendered, at):
+            if await self.seen.recall(target.endpoint.host, planner, prepared.rendered, at):
                 prepared.plan = planner.plan(prepared.rendered, at=at)
         listed = () if self.servers is None else self.servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
@@ -207,8 +207,8 @@ class SessionTurns(Caller):
         flight.judgement = None if judgement is None else judgement.complete
         if self.seen is not None:
             at, planner = flight.sent_at, state.planner(flight.sent_at)
-            keep = self.seen.keep
-            flight.guarded("remember_failed", None, keep, target, planner, prepared.rendered, at)
+            keep, host = self.seen.keep, target.endpoint.host
+            flight.guarded("remember_failed", None, keep, host, planner, prepared.rendered, at)
         warm: tuple[Notice, ...] = ()
         if self.refresher is not None and not request.prewarm:
             paid, warm = self.refresher.pause.cost()
