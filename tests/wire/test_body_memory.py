@@ -49,7 +49,8 @@ def test_body_is_split_as_if_it_were_the_first(name: str, conversation: list[Bod
 def test_dropped_text_is_read_again_from_the_request(name: str, conversation: list[Body]) -> None:
     """As long as the request is in use. Its keys are known without that."""
     codec, path = wire.get(name), PATHS[name]
-    bodies, kept = RequestBodies(grids=(64, 512)), []
+    bodies = RequestBodies(grids=(64, 512))
+    kept: list[Rendered] = []
     for each in conversation:
         data = each.write(name)
         whole, _ = attempt(lambda: codec.split(data, (), path))  # noqa: B023
