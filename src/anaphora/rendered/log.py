@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -28,6 +29,14 @@ UNKNOWN = b"\0"
 def placeholder(digest: bytes, size: int) -> bytes:
     """As many bytes as a block has whose text is not known here; others for another block."""
     return (UNKNOWN + digest).ljust(size, UNKNOWN)[: max(1, size)]
+
+
+#: Bytes of the digest of a chunk.
+DIGEST = 16
+
+
+def chunk_digest(data: bytes) -> bytes:
+    return sha256(data).digest()[:DIGEST]
 
 
 NewChunk: TypeAlias = tuple[Kind, int | None, bytes]
@@ -113,6 +122,8 @@ class ChunkLog:
     """The running hash of these chunks after those before them; see chunks.py."""
     gone = 0
     """The bytes at its beginning whose text was dropped: `buffer` holds those behind them."""
+    digests: bytes | bytearray = b""
+    """Of each chunk whose text was dropped."""
     read_again: Callable[[], bytes | None] | None = None
     """Reads its text from the request that it was cut from, as long as there is one; None: the text
     stays."""
@@ -222,9 +233,33 @@ class ChunkLog:
             state.update(view[start - self.gone : end - self.gone])
 
     def drop_text(self) -> None:
-        """Keeps where its chunks are, but not their text."""
+        """Keeps where its chunks are and their digests, but not their text."""
         with self._lock:
+            digests = bytearray(self.digests)
+            for index in range(len(digests) // DIGEST, len(self.ends)):
+                start, end = self.start(index) - self.gone, self.ends[index] - self.gone
+                digests += chunk_digest(bytes(self.buffer[start:end]))
+            self.digests = digests
             self.gone, self.buffer = self.gone + len(self.buffer), bytearray()
+
+    def with_texts(self, beginning: bytes, texts: Mapping[bytes, bytes]) -> ChunkLog:
+        """A copy that begins with this text; the other chunks have those of `texts`, by their
+        digests, or as many other bytes."""
+        copy = self._copy(len(self.ends), len(self.message_ends))
+        pieces = [beginning]
+        for index in range(bisect_right(self.ends, len(beginning)), len(self.ends)):
+            start, end = self.start(index), self.ends[index]
+            if start >= self.gone:
+                pieces.append(self.slice(start, end))
+            else:
+                digest = self._digest(index)
+                pieces.append(texts.get(digest) or placeholder(digest, end - start))
+        copy.buffer, copy.gone = bytearray().join(pieces), 0
+        copy.read_again = None
+        return copy
+
+    def _digest(self, chunk: int) -> bytes:
+        return bytes(self.digests[DIGEST * chunk : DIGEST * (chunk + 1)])
 
     def _dropped(self, start: int, end: int) -> bytes:
         """Bytes of which some were dropped."""
@@ -234,16 +269,14 @@ class ChunkLog:
                 if len(text) >= self.gone:
                     self.gone, self.buffer = 0, bytearray(text[: self.gone]) + self.buffer
             return text[start:end]
-        gone = self.gone
-        first, pieces = bisect_right(self.ends, start), []
-        begin = self.start(first)
+        first = bisect_right(self.ends, start)
+        begin, pieces = self.start(first), []
         for index in range(first, bisect_left(self.ends, end) + 1):
             low, high = self.start(index), self.ends[index]
-            if low >= gone:
+            if low >= self.gone:
                 pieces.append(self.slice(low, high))
             else:
-                digest = self.keys[1][index] if self.keys and index < len(self.keys[1]) else b""
-                pieces.append(placeholder(digest or b"%d" % index, high - low))
+                pieces.append(placeholder(self._digest(index), high - low))
         return b"".join(pieces)[start - begin : end - begin]
 
     def _extend(self, addition: LogAppend) -> None:
@@ -268,6 +301,7 @@ class ChunkLog:
         copy = ChunkLog()
         end = self.start(chunks)
         copy.gone, copy.read_again = min(self.gone, end), self.read_again
+        copy.digests = self.digests[: DIGEST * chunks]
         copy.buffer = self.buffer[: end - copy.gone]
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
