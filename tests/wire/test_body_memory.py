@@ -60,7 +60,7 @@ def test_dropped_text_is_read_again_from_the_request(name: str, conversation: li
         split = codec.split(decoded, (), path)
         assert keys(split) == keys(whole)
         for run in split.runs:
-            if run.log.read_again is not None:
+            if run.log.request is not None:
                 run.log.drop_text()
                 assert not run.log.buffer
         if len(kept) % 2:  # else the next request finds it without text

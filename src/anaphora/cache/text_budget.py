@@ -11,13 +11,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 from weakref import ref
 
 from anaphora.rendered import ChunkLog, Rendered
 
-#: A log, and the bytes of its text.
-_Held: TypeAlias = tuple[ref[ChunkLog], int]
+#: The most logs that one call looks at.
+_MOST_TRIED = 16
+
+
+class _Held(NamedTuple):
+    log: ref[ChunkLog]
+    size: int
+    """The bytes of its text."""
+    fixed: bool
+    """Its text cannot be dropped."""
 
 
 class TextBudget:
@@ -27,40 +35,38 @@ class TextBudget:
         self.most_bytes = most_bytes
         self.size = 0
         """The bytes of all text."""
+        self._fixed_size = 0
+        """The bytes of the text that cannot be dropped."""
         self._logs: OrderedDict[int, _Held] = OrderedDict()
-        """Logs whose text can be dropped, by their identity, the least recent first."""
-        self._fixed: dict[int, _Held] = {}
-        """The others."""
+        """Logs by their identity, the least recent first."""
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more text than there may be, none of which can be dropped."""
-        return self.size > self.most_bytes
+        """Whether the text that cannot be dropped is too much."""
+        return self._fixed_size > self.most_bytes
 
     def use(self, rendered: Rendered) -> None:
         """Counts the text of a prompt, and drops that of older ones if it is too much."""
-        used = set()
         for run in rendered.runs:
             log, key = run.log, id(run.log)
-            used.add(key)
             self._release(key)
-            held = len(log.buffer)
-            logs = self._fixed if log.read_again is None else self._logs
-            logs[key] = ref(log, partial(self._release, key)), held
+            held, fixed = len(log.buffer), log.request is None
+            self._logs[key] = _Held(ref(log, partial(self._release, key)), held, fixed)
             self.size += held
-        while self.size > self.most_bytes and self._logs:
-            key = next(iter(self._logs))
-            if key in used:
+            self._fixed_size += held if fixed else 0
+        for _ in range(_MOST_TRIED):
+            if self.size <= self.most_bytes:
                 break
-            oldest = self._logs[key][0]()
-            if oldest is not None and oldest.read_again is None:
-                self._fixed[key] = self._logs.pop(key)
+            key, held_log = next(iter(self._logs.items()))
+            oldest = held_log.log()
+            if oldest is None or oldest.request is None or oldest.request() is not None:
+                self._logs.move_to_end(key)  # its request is in use, or its text is fixed
                 continue
             self._release(key)
-            if oldest is not None:
-                oldest.drop_text()
+            oldest.drop_text()
 
     def _release(self, key: int, _: object = None) -> None:
-        found = self._logs.pop(key, None) or self._fixed.pop(key, None)
+        found = self._logs.pop(key, None)
         if found is not None:
-            self.size -= found[1]
+            self.size -= found.size
+            self._fixed_size -= found.size if found.fixed else 0

@@ -124,9 +124,10 @@ class ChunkLog:
     """The bytes at its beginning whose text was dropped: `buffer` holds those behind them."""
     digests: bytes | bytearray = b""
     """Of each chunk whose text was dropped."""
+    request: Callable[[], object] | None = None
+    """The request that it was cut from last, while that is in use; None: its text stays."""
     read_again: Callable[[], bytes | None] | None = None
-    """Reads its text from the request that it was cut from, as long as there is one; None: the text
-    stays."""
+    """Reads its text from that request."""
     _placed = 0
     """The number of messages in `_positions`, which is filled on demand."""
 
@@ -215,22 +216,28 @@ class ChunkLog:
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer. In place of text that was dropped and
         cannot be read again: other bytes, as many, for each chunk its own."""
-        if start < self.gone:
+        with self._lock:
+            gone, buffer = self.gone, self.buffer
+        if start < gone:
             return self._dropped(start, end)
-        return bytes(memoryview(self.buffer)[start - self.gone : end - self.gone])
+        return bytes(memoryview(buffer)[start - gone : end - gone])
 
     def text(self, end: int) -> bytes | memoryview:
         """The bytes up to `end`, not to be kept."""
-        return self._dropped(0, end) if self.gone else memoryview(self.buffer)[:end]
+        with self._lock:
+            gone, buffer = self.gone, self.buffer
+        return self._dropped(0, end) if gone else memoryview(buffer)[:end]
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""
         start, end = self.start(first), self.start(last)
-        if start < self.gone:
+        with self._lock:
+            gone, buffer = self.gone, self.buffer
+        if start < gone:
             state.update(self._dropped(start, end))
             return
-        with memoryview(self.buffer) as view:
-            state.update(view[start - self.gone : end - self.gone])
+        with memoryview(buffer) as view:
+            state.update(view[start - gone : end - gone])
 
     def drop_text(self) -> None:
         """Keeps where its chunks are and their digests, but not their text."""
@@ -246,20 +253,11 @@ class ChunkLog:
         """A copy that begins with this text; the other chunks have those of `texts`, by their
         digests, or as many other bytes."""
         copy = self._copy(len(self.ends), len(self.message_ends))
-        pieces = [beginning]
-        for index in range(bisect_right(self.ends, len(beginning)), len(self.ends)):
-            start, end = self.start(index), self.ends[index]
-            if start >= self.gone:
-                pieces.append(self.slice(start, end))
-            else:
-                digest = self._digest(index)
-                pieces.append(texts.get(digest) or placeholder(digest, end - start))
-        copy.buffer, copy.gone = bytearray().join(pieces), 0
-        copy.read_again = None
+        rest = range(bisect_right(self.ends, len(beginning)), len(self.ends))
+        pieces = [self._piece(index, texts) for index in rest]
+        copy.buffer, copy.gone = bytearray().join([beginning, *pieces]), 0
+        copy.request = copy.read_again = None
         return copy
-
-    def _digest(self, chunk: int) -> bytes:
-        return bytes(self.digests[DIGEST * chunk : DIGEST * (chunk + 1)])
 
     def _dropped(self, start: int, end: int) -> bytes:
         """Bytes of which some were dropped."""
@@ -270,14 +268,20 @@ class ChunkLog:
                     self.gone, self.buffer = 0, bytearray(text[: self.gone]) + self.buffer
             return text[start:end]
         first = bisect_right(self.ends, start)
-        begin, pieces = self.start(first), []
-        for index in range(first, bisect_left(self.ends, end) + 1):
-            low, high = self.start(index), self.ends[index]
-            if low >= self.gone:
-                pieces.append(self.slice(low, high))
-            else:
-                pieces.append(placeholder(self._digest(index), high - low))
+        begin = self.start(first)
+        pieces = [self._piece(index) for index in range(first, bisect_left(self.ends, end) + 1)]
         return b"".join(pieces)[start - begin : end - begin]
+
+    def _piece(self, chunk: int, texts: Mapping[bytes, bytes] | None = None) -> bytes:
+        """One chunk, by its digest if its text was dropped."""
+        start, end = self.start(chunk), self.ends[chunk]
+        with self._lock:
+            gone, buffer = self.gone, self.buffer
+        if start >= gone:
+            return bytes(memoryview(buffer)[start - gone : end - gone])
+        digest = bytes(self.digests[DIGEST * chunk : DIGEST * (chunk + 1)])
+        known = None if texts is None else texts.get(digest)
+        return placeholder(digest, end - start) if known is None else known
 
     def _extend(self, addition: LogAppend) -> None:
         pieces, kinds, ends, splices = addition.columns(self.gone + len(self.buffer))
@@ -300,9 +304,11 @@ class ChunkLog:
     def _copy(self, chunks: int, messages: int) -> ChunkLog:
         copy = ChunkLog()
         end = self.start(chunks)
-        copy.gone, copy.read_again = min(self.gone, end), self.read_again
-        copy.digests = self.digests[: DIGEST * chunks]
-        copy.buffer = self.buffer[: end - copy.gone]
+        with self._lock:
+            copy.gone = min(self.gone, end)
+            copy.buffer = self.buffer[: end - copy.gone]
+            copy.digests = self.digests[: DIGEST * chunks]
+        copy.request, copy.read_again = self.request, self.read_again
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]

@@ -231,9 +231,10 @@ class RequestSplit:
         if elements is not None and elements.name == place:
             # Whoever has the request holds its elements; a log must not hold the body.
             first = len(elements.raws) - len(raws)
+            log.request = ref(elements)
             log.read_again = functools.partial(_read_again, ref(elements), first, cut)
         else:
-            log.read_again = None
+            log.request = log.read_again = None
         run = ChunkRun(
             "messages",
             log,
