@@ -50,6 +50,8 @@ MESSAGE = {
     "messages": [{"role": "user", "content": "CANARY-prompt-text"}],
 }
 
+GROUPED = {**GRANT, "group": "sales"}
+
 #: By the step at which it is killed: how the call is charged, and how its row says that it ended.
 EXPECTED = {
     "held": ("free", "interrupted"),
@@ -77,7 +79,7 @@ class KilledHome:
             llm = llm_yaml(provider.url)
             if store is not None:
                 llm["daemon"]["store"] = store
-            tokens = create_home(folder, provider, extensions={"demo": GRANT}, llm=llm)
+            tokens = create_home(folder, provider, extensions={"demo": GROUPED}, llm=llm)
             token = tokens["demo"].reveal()
         self._token = token
         home = Home.open(folder)
@@ -178,6 +180,7 @@ def test_a_call_is_charged_by_what_was_sent_and_has_one_row(
     assert len(provider.bodies) == (point != "held")
     (row,) = home.audited
     assert (row.call_id, row.outcome, row.app) == (request_id, outcome, "demo")
+    assert row.group == "sales"
     if point == "audited":
         assert (row.recovered, row.verdict) == (None, "first")
         return
