@@ -69,10 +69,13 @@ def test_outcomes_of_all_processes_are_reported(tmp_path: Path) -> None:
 
 
 def test_fixtures_of_the_session_live_as_long_as_a_process(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    for name in ("test_a.py", "test_b.py", "test_c.py"):
-        (tmp_path / name).write_text("def test_one(shared): pass\n")
-    assert "3 passed" in run(tmp_path, "--processes", "1", code=0)
+    """Also those of a conftest.py that is in a folder."""
+    (tmp_path / "below" / "deep").mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "below" / "conftest.py").write_text(CONFTEST)
+    for name in ("test_a.py", "test_b.py", "deep/test_c.py"):
+        (tmp_path / "below" / name).write_text("def test_one(shared): pass\n")
+    assert "3 passed" in run(tmp_path, "below", "--processes", "1", code=0)
     started = (tmp_path / "shared").read_text().split()
     ended = (tmp_path / "ended").read_text().split()
     assert len(started) == len(ended) == 1

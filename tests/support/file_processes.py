@@ -22,10 +22,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeAlias
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+Node: TypeAlias = pytest.Item | pytest.Collector
 
 #: What most processes would import: once, before the forks.
 SHARED_MODULES = """
@@ -42,21 +44,28 @@ class FileProcesses:
         """Files with the same `key` are run by one process; those with small ones come first."""
         self._config = config
         self._key = key
+        self._groups: list[list[Node]] = []
+        """What one process runs together, in the order in which it begins."""
         self._processes: dict[int, IO[bytes]] = {}
         self._said: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
         self._times: list[tuple[float, float, int, str]] = []
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> bool:
-        """Nothing is collected here: each process collects the files that it runs."""
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Only files are found here: each process imports those that it runs. Folders must be
+        collected once: the fixtures of a conftest.py are those of its folder."""
         for name in SHARED_MODULES:
             with suppress(ImportError):
                 importlib.import_module(name)
+        groups: dict[Any, list[Node]] = {}
+        for node in session.perform_collect(self._arguments(), genitems=False):
+            groups.setdefault(self._key(node.path), []).append(node)
+        self._groups = [groups[key] for key in sorted(groups)]
         return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        groups = self._groups()
+        groups = self._groups
         places, fill = os.pipe()
         os.write(fill, b"".join(map(_PLACE.pack, range(len(groups)))))
         os.close(fill)
@@ -75,19 +84,16 @@ class FileProcesses:
                 os.waitpid(pid, 0)
         return True
 
-    def _groups(self) -> list[list[str]]:
-        """What one process runs together, in the order in which it begins."""
-        groups: dict[Any, list[str]] = {}
+    def _arguments(self) -> list[str]:
+        """Those of the command line, with the files of each folder."""
+        found: list[str] = []
         for argument in self._config.args:
-            name, *_ = argument.partition("::")
-            path = self._config.invocation_params.dir / name
-            for file in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
-                own = argument if file == path else str(file)
-                groups.setdefault(self._key(file), []).append(own)
-        return [groups[key] for key in sorted(groups)]
+            path = self._config.invocation_params.dir / argument
+            found += map(str, sorted(path.rglob("test_*.py"))) if path.is_dir() else [argument]
+        return found
 
     def _start(
-        self, session: pytest.Session, name: int, places: int, groups: Sequence[list[str]]
+        self, session: pytest.Session, name: int, places: int, groups: Sequence[list[Node]]
     ) -> None:
         read, write = os.pipe()
         pid = os.fork()
@@ -158,7 +164,7 @@ class _Process:
         self._session, self._config, self._messages = session, session.config, messages
         self._name = f"process-{name}"
 
-    def run(self, places: int, groups: Sequence[list[str]]) -> NoReturn:
+    def run(self, places: int, groups: Sequence[list[Node]]) -> NoReturn:
         code = 1
         try:
             self._prepare()
@@ -187,18 +193,21 @@ class _Process:
         factory._basetemp.mkdir(mode=0o700)
         random.seed()
 
-    def _run(self, arguments: Sequence[str]) -> None:
-        for argument in arguments:
+    def _run(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
             began, cpu = time.perf_counter(), _cpu()
             gc.disable()
-            items = self._session.perform_collect([argument])
+            items = list(self._session.genitems(node))
             gc.enable()
+            self._config.hook.pytest_collection_modifyitems(
+                session=self._session, config=self._config, items=items
+            )
             # The last one is followed by the session: its fixtures are kept.
             for item, after in zip(items, (*items[1:], self._session), strict=False):
                 self._send("test", item.nodeid)
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             took = time.perf_counter() - began, _cpu() - cpu
-            self._send("file", (*took, len(items), argument))
+            self._send("file", (*took, len(items), node.nodeid))
 
     def _send(self, kind: str, value: object) -> None:
         pickle.dump((kind, value), self._messages)
