@@ -6,12 +6,11 @@ PYTHON ?=
 PINS ?=
 
 BIN := .venv/bin
-# Many tests wait for a server or a process, so that there is work for two processes more than there
-# are cores, and at most eight. tests/conftest.py orders the files.
-PROCESSES := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)) | awk '{print $$1 < 8 ? $$1 : 8}')
-PARALLEL := --processes=$(PROCESSES)
-# For pytest, e.g. FLAGS=--durations=40
-FLAGS ?=
+# A file's tests stay together: many share a server that is started once. Many wait for a
+# server or a process, so that there is work for two processes more than there are cores; each
+# collects all tests. tests/conftest.py orders the files.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile --no-loadscope-reorder
 # Compiled modules are kept: the suite starts many processes, and pytest rewrites every assertion.
 CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
@@ -36,7 +35,7 @@ test: setup ## run the test suite
 	@sh scripts/programs.sh
 	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
-	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL) $(FLAGS)
+	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)
 
 # All run, so that one look shows everything that is wrong.
 check: setup ## lint, formatting, types, layers, structure

@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, settings
-from support.file_processes import FileProcesses
+from _pytest.runner import runtestprotocol
+from hypothesis import HealthCheck, settings, strategies
 from support.temporary import memory_place
 from support.waiting import PATIENCE
 
@@ -55,15 +56,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--processes", type=int, default=0, help="Run files of tests in so many processes."
-    )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("processes") and not config.getoption("collectonly"):
-        config.pluginmanager.register(FileProcesses(config, file_key()), "file processes")
+def pytest_configure() -> None:
     if place := memory_place():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
     # Each client of an SDK reads what it trusts: of the system's, that takes a tenth of a second.
@@ -77,8 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """The collector leaves out what collecting the tests made, which stays: a million objects."""
+    spread(session.config)
     gc.disable()
     try:
         return (yield)
@@ -88,14 +82,32 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def spread(config: pytest.Config) -> None:
+    """Each process of xdist starts with other folders: pytest rewrites the assertions of a file once
+    and keeps that, and processes that start with the same file all do it."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    number = int(worker["workerid"].removeprefix("gw")) % worker["workercount"]
+    folders = [
+        str(path) for path in sorted(HERE.iterdir()) if path.is_dir() or path.match("test_*.py")
+    ]
+    start = len(folders) * number // worker["workercount"]
+    config.args = folders[start:] + folders[:start]
+    if number == 0:
+        strategies.characters(
+            categories=["Lu"]
+        ).validate()  # its table of characters is kept as well
+
+
 #: Files with tests in a browser: one process has them all, and starts it once.
 BROWSER_FILES = """
     dashboard/browser/test_daemon dashboard/browser/test_watch_and_emulator
     dashboard/browser/test_script emulator/test_page proxy/test_watch_page test_notebook
 """.split()
 
-#: Files that take longest: they come first, so that none is left to the end. `make test` prints
-#: which those are with FLAGS=--durations=60.
+#: Files that take longest. xdist would start with those of most tests, and leave long ones of few
+#: tests to the end.
 LONG_FILES = """
     programs/test_agent_programs analysis/trace/test_bench daemon/test_crash_points
     proxy/test_forward daemon/nodes/test_readiness client/test_seen client/test_conversations
@@ -118,22 +130,55 @@ LONG_FILES = """
 """.split()
 
 
-def file_key() -> Callable[[Path], tuple[int, int, str]]:
-    """Which files one process runs together, and in which order they come: see `FileProcesses`."""
-    browser = [HERE / f"{name}.py" for name in BROWSER_FILES]
-    first = [HERE / f"{name}.py" for name in LONG_FILES]
-    if missing := [str(path) for path in (*browser, *first) if not path.exists()]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order in which xdist starts the files, with its option --no-loadscope-reorder."""
+    if not hasattr(config, "workerinput"):
+        return
+    names = (*BROWSER_FILES, *LONG_FILES)
+    first = {HERE / f"{name}.py": place for place, name in enumerate(names)}
+    if missing := [str(path) for path in first if not path.exists()]:
         raise pytest.UsageError(f"tests/conftest.py names files that are gone: {missing}")
-    places = {path: place for place, path in enumerate(first)}
+    tests = Counter(item.path for item in items)
 
-    def key(file: Path) -> tuple[int, int, str]:
-        if file in browser:
-            return -1, 0, "browser"
-        if file.parent == HERE / "engines":  # these tests share servers that start once
-            return places[file.parent / "test_client_prediction.py"], 0, "engines"
-        return places.get(file, len(places)), -file.stat().st_size, str(file)
+    def place(item: pytest.Item) -> tuple[int, int, Path]:
+        return first.get(item.path, len(first)), -tests[item.path], item.path
 
-    return key
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    browser = {f"tests/{name}.py" for name in BROWSER_FILES}
+    engines = "tests/engines/"  # these tests share servers that start once in a process
+
+    class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            """What one process runs."""
+            file = super()._split_scope(nodeid)
+            if file.startswith(engines):
+                return "engines"
+            return "browser" if file in browser else file
+
+    return FileScheduling(config, log)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A process of xdist reports a test that passes once, and not its setup and teardown as well:
+    sending and reading a report takes as long as many tests do."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.passed:
+            report.keywords = {}
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session")
