@@ -71,6 +71,7 @@ def test_make_cluster(user: str, relay: bool) -> None:
     report = json.loads(done.stdout)
     assert report["problems"] == []
     assert report["outcomes"] == {"200": 300}
+    assert (report["failed"], report["restarts"]["in_flight"]) == (0, 50)
     folders = re.findall(r"/(?:tmp|dev/shm)/anaphora-[\w-]+", " ".join(report["places"].values()))
     assert len(set(folders)) == 3  # nodes, PostgreSQL, Redis
     assert [folder for folder in folders if Path(folder).exists()] == []

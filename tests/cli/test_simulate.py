@@ -300,7 +300,7 @@ class TestPlot:
         assert title.text.startswith("<script>&'\"")
 
     def test_many_turns_share_a_bar(self, log: Callable[..., Path], tmp_path: Path) -> None:
-        calls = [{"t": float(at), "messages": 1, "usage": usage(0, 5000)} for at in range(1000)]
+        calls = [{"t": float(at), "messages": 1, "usage": usage(0, 5000)} for at in range(300)]
         root = self.drawn(tmp_path, log(trace(calls=calls)))
         assert len(self.of(root, "written")) <= 240 + 1
 

@@ -50,6 +50,8 @@ MESSAGE = {
     "messages": [{"role": "user", "content": "CANARY-prompt-text"}],
 }
 
+GROUPED = {**GRANT, "group": "sales"}
+
 #: By the step at which it is killed: how the call is charged, and how its row says that it ended.
 EXPECTED = {
     "held": ("free", "interrupted"),
@@ -77,7 +79,7 @@ class KilledHome:
             llm = llm_yaml(provider.url)
             if store is not None:
                 llm["daemon"]["store"] = store
-            tokens = create_home(folder, provider, extensions={"demo": GRANT}, llm=llm)
+            tokens = create_home(folder, provider, extensions={"demo": GROUPED}, llm=llm)
             token = tokens["demo"].reveal()
         self._token = token
         home = Home.open(folder)
@@ -146,12 +148,24 @@ def home(
         home.place.close()
 
 
-#: Stores, and the steps at which the daemons after the first are killed, one after the other.
-CASES = [("sqlite", ()), ("sqlite", RECOVERY_POINTS), ("postgres", RECOVERY_POINTS)]
+#: Stores, the steps at which the daemons after the first are killed, one after the other, and the
+#: steps of the call at which the first one is.
+CASES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+    ("sqlite", (), CALL_POINTS),
+    ("sqlite", RECOVERY_POINTS, CALL_POINTS),
+    ("postgres", RECOVERY_POINTS, ("held", "settled")),
+]
 
 
-@pytest.mark.parametrize(("home", "recovery"), CASES, indirect=["home"])
-@pytest.mark.parametrize("point", CALL_POINTS)
+def crash_cases() -> Iterator[Any]:
+    """Those that are not in `CASES` are for `make soak`: a case with PostgreSQL starts six daemons."""
+    for store, recovery, often in CASES:
+        for point in CALL_POINTS:
+            marks = () if point in often else pytest.mark.long
+            yield pytest.param(store, recovery, point, marks=marks)
+
+
+@pytest.mark.parametrize(("home", "recovery", "point"), [*crash_cases()], indirect=["home"])
 def test_a_call_is_charged_by_what_was_sent_and_has_one_row(
     home: KilledHome,
     daemons: CrashingDaemons,
@@ -178,6 +192,7 @@ def test_a_call_is_charged_by_what_was_sent_and_has_one_row(
     assert len(provider.bodies) == (point != "held")
     (row,) = home.audited
     assert (row.call_id, row.outcome, row.app) == (request_id, outcome, "demo")
+    assert row.group == "sales"
     if point == "audited":
         assert (row.recovered, row.verdict) == (None, "first")
         return

@@ -8,18 +8,23 @@ import socket
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 from support.certificates import write_certificate
+from support.daemon import create_home, llm_yaml
 from support.event_loops import in_event_loop
 from support.servers import PostgresServer, free_port
 from support.tables import each_row
 from support.transaction_pooler import TransactionPooler
 from support.waiting import PATIENCE
 
+from anaphora.cli.main import main
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.home.secrets import SecretsFolder
+from anaphora.emulator.server import Emulator
 from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.connection import _check, connect
@@ -145,6 +150,40 @@ async def test_tls_that_is_not_offered_is_named(own_server: PostgresServer) -> N
     finally:
         own_server.execute("ALTER SYSTEM SET ssl TO on")
         own_server.restart()
+
+
+@pytest.mark.parametrize(
+    ("place", "password", "code", "reason"),
+    [
+        ("canary@127.0.0.1:{port}/x", f"{CANARY}-wrong", 7, "the password of user 'canary'"),
+        ("anaphora@127.0.0.1:{port}/missing", CANARY, 7, "does not exist"),
+        ("anaphora@127.0.0.1:1/x", CANARY, 1, "cannot be reached"),
+    ],
+    ids=["password", "database", "unreachable"],
+)
+def test_serve_check_exits_with_7_if_the_store_refuses(
+    own_server: PostgresServer,
+    running_emulator: Emulator,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    password: str,
+    code: int,
+    reason: str,
+) -> None:
+    """As `serve` does."""
+    llm = llm_yaml(running_emulator.url)
+    llm["daemon"] |= {
+        "store": f"postgresql://{place.format(port=own_server.port)}",
+        "store_password": {"secret": "PG_PASSWORD"},
+        "node": "node-1",
+    }
+    create_home(tmp_path / "home", running_emulator, llm=llm, tokens=False)
+    SecretsFolder(tmp_path / "home" / "secrets").write("PG_PASSWORD", Secret(password))
+    assert main(["serve", "--check", "--home", str(tmp_path / "home")]) == code
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert CANARY not in printed.err + printed.out
 
 
 @in_event_loop

@@ -23,6 +23,7 @@ from support.raw_server import answering, raw_server, reply
 from support.waiting import PATIENCE, wait_until
 
 from anaphora import emulator
+from anaphora.cli.main import main
 from anaphora.emulator import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.proxy.certificates import Authority, temporary_authority
@@ -343,9 +344,27 @@ print(done.usage.cache_read_input_tokens > 1000)
 """
 
 
-def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
-    provider: Emulator, tmp_path: Path
+#: The same without an SDK, which takes longer to import than everything else here.
+PLAIN = """
+import httpx, os
+headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01"}
+system = [{"type": "text", "text": "It stays the same. " * 1500,
+           "cache_control": {"type": "ephemeral"}}]
+for question in ("One?", "Two?"):
+    body = {"model": "claude-opus-5-5", "max_tokens": 20, "system": system,
+            "messages": [{"role": "user", "content": question}]}
+    done = httpx.post("https://api.anthropic.com/v1/messages", json=body, headers=headers, timeout=60)
+print(done.json()["usage"]["cache_read_input_tokens"] > 1000)
+"""
+
+
+@pytest.mark.parametrize(
+    "later", [pytest.param(PLAIN, id="plain"), pytest.param(SDK, id="sdk", marks=pytest.mark.long)]
+)
+def test_watch_record_and_replay_reach_programs_without_a_base_url(
+    provider: Emulator, tmp_path: Path, later: str
 ) -> None:
+    """`watch` an SDK, the others `later`."""
     environ = {
         **{name: value for name, value in os.environ.items() if "BASE_URL" not in name},
         "ANTHROPIC_API_KEY": KEY,
@@ -353,9 +372,9 @@ def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
     }
     upstream = ["--proxy", "--upstream", f"anthropic={provider.url}"]
 
-    def run(*words: str) -> str:
+    def run(*words: str, program: str = later) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "anaphora", *words, "--", sys.executable, "-c", SDK],
+            [sys.executable, "-m", "anaphora", *words, "--", sys.executable, "-c", program],
             env=environ,
             capture_output=True,
             text=True,
@@ -366,7 +385,7 @@ def test_watch_record_and_replay_reach_an_sdk_without_a_base_url(
         assert KEY not in done.stderr
         return done.stderr
 
-    assert "2 calls: 2 in " in run("watch", *upstream)
+    assert "2 calls: 2 in " in run("watch", *upstream, program=SDK)
     folder = str(tmp_path / "recordings")
     assert "2 exchanges recorded" in run("record", "--dir", folder, *upstream)
     assert "2 exchanges replayed" in run("replay", "--dir", folder, "--proxy")
@@ -378,7 +397,7 @@ def test_program_that_takes_no_base_url_is_reached_without_the_option(
     provider: Emulator, tmp_path: Path
 ) -> None:
     program = tmp_path / "pi"
-    program.write_text(f"#!{sys.executable}\n{SDK}")
+    program.write_text(f"#!{sys.executable}\n{PLAIN}")
     program.chmod(0o755)
     command = [sys.executable, "-m", "anaphora", "watch", "--upstream", f"anthropic={provider.url}"]
     done = subprocess.run(
@@ -394,12 +413,6 @@ def test_program_that_takes_no_base_url_is_reached_without_the_option(
     assert "2 calls: 2 in " in done.stderr
 
 
-def test_proxy_needs_a_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "anaphora", "watch", "--proxy"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--proxy needs a command" in done.stderr
+def test_proxy_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "--proxy"]) == 2
+    assert "--proxy needs a command" in capsys.readouterr().err

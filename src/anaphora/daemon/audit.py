@@ -228,6 +228,7 @@ def missing_row(id: str, attempts: Sequence[UnauditedEntry], node: str) -> Audit
     return AuditEnvelope(
         at=round(first.at, 6),
         app=label(first.app),
+        group=label(first.group) if first.group else "",
         adapter="daemon",
         call_id=word(id),
         provider=label(last.provider),

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
-from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.errors import AnaphoraError, InvalidConfig, NewerSchema, StoreRefused
 from anaphora.sqlite_files import connect_read_only
 
 from .access.granted_models import models_of
@@ -97,16 +97,23 @@ async def _stored_apps(
     address: PostgresAddress, files: SettingsFiles, now: float
 ) -> Collection[str]:
     """All apps if no node has made the tables yet."""
+    from anaphora.postgres.connection import connect
     from anaphora.postgres.lane import Lane
     from anaphora.postgres.migrations import state
 
     from .nodes import generations
 
+    # Refused as for `serve`; a lane takes a refusal for one that passes.
+    connection = await connect(address, name="check")
+    try:
+        if (await state(connection)).pending:
+            return files.current.grants.apps
+    except NewerSchema as problem:
+        raise StoreRefused(str(problem)) from None
+    finally:
+        await connection.close()
     lane = Lane(address, "check")
     try:
-        async with lane.connection() as connection:
-            if (await state(connection)).pending:
-                return files.current.grants.apps
         if (generation := await generations.latest(lane)) is not None:
             files.use_generation(generation)
             files.reload()

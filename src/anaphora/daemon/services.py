@@ -72,8 +72,7 @@ async def open_services(
     clock: Callable[[], float],
     watchers: Iterable[Watcher] = (),
 ) -> Services:
-    """Opens the services, closed with `stack` in reverse order, so that calls settle while the
-    store is open."""
+    """Opens the services. `stack` closes them: calls settle while the store is open."""
     from .calls.delegation import CallService
     from .rpc.service import RpcService
 

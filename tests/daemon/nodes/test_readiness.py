@@ -32,8 +32,10 @@ def test_readyz_names_the_parts_that_are_gone(
     database_url: str,
     postgres_server: PostgresServer,
     redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No call is made: the parts are asked in the background."""
+    monkeypatch.setattr("anaphora.daemon.health._EVERY", 0.05)
     if not redis_server.running:
         redis_server.start()
     with running_nodes(tmp_path, emu, database_url, 1, shared=redis_server.url) as [node]:
@@ -63,28 +65,32 @@ def command(node: Node, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["started", "stopped"])
-def test_node_waits_for_its_database(
-    emu: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer, ends: bool
+def test_nodes_wait_for_their_database(
+    emu: Emulator, tmp_path: Path, database_url: str, postgres_server: PostgresServer
 ) -> None:
-    (node,) = Cluster(tmp_path, store=database_url, provider=emu.url, nodes=1).nodes
-    log = tmp_path / "stderr"
+    """One is stopped while it waits; the other starts when the database is back."""
+    nodes = Cluster(tmp_path, store=database_url, provider=emu.url, nodes=2).nodes
+    logs = [tmp_path / f"{node.name}.stderr" for node in nodes]
     postgres_server.stop()
-    with command(node, log) as process:
+    with command(nodes[0], logs[0]) as stopped, command(nodes[1], logs[1]) as started:
         try:
-            wait_until(lambda: b"waiting for the database" in log.read_bytes())
-            wait_until(lambda: node.page("/healthz") == (200, {"status": "ok"}))
-            status, body = node.readiness()
-            assert (status, body["status"]) == (503, "store_unavailable")
-            with pytest.raises(httpx.ConnectError):  # balancers use another node
-                httpx.get(f"{node.url}/healthz", timeout=PATIENCE)
-            if not ends:
-                postgres_server.start()
-                wait_until(lambda: node.readiness()[0] == 200)
-                assert b"the database answers after" in log.read_bytes()
+            for node, log in zip(nodes, logs, strict=True):
+                wait_until(lambda log=log: b"waiting for the database" in log.read_bytes())  # type: ignore[misc]
+                wait_until(lambda node=node: node.page("/healthz") == (200, {"status": "ok"}))  # type: ignore[misc]
+                status, body = node.readiness()
+                assert (status, body["status"]) == (503, "store_unavailable")
+                with pytest.raises(httpx.ConnectError):  # balancers use another node
+                    httpx.get(f"{node.url}/healthz", timeout=PATIENCE)
+            stopped.send_signal(signal.SIGTERM)
+            assert stopped.wait(PATIENCE) == 0
+            postgres_server.start()
+            wait_until(lambda: nodes[1].readiness()[0] == 200)
+            assert b"the database answers after" in logs[1].read_bytes()
+            started.send_signal(signal.SIGTERM)
+            assert started.wait(PATIENCE) == 0
         finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
+            for process in (stopped, started):
+                process.kill()  # unless it has ended
             if not postgres_server.running:
                 postgres_server.start()
 

@@ -155,6 +155,8 @@ class UnauditedEntry(SettledFigures, frozen=True, kw_only=True):
     epoch: int
     """With SQLite, the epoch of the audit log's writer; with PostgreSQL, the id of the node."""
     app: str
+    group: str
+    """That the app had when it made the call."""
     provider: str
     model: str
     at: float

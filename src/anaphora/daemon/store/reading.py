@@ -90,15 +90,25 @@ def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
     return found
 
 
-#: Fields of an entry from which an audit row is made.
-AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__)
+#: The group of an app at a time, from the history of its groups.
+_GROUP = (
+    "COALESCE((SELECT name FROM app_groups AS given WHERE given.app = {of}.app AND {when}"
+    " ORDER BY since DESC LIMIT 1), '')"
+)
+_AT = "given.since <= {of}.at"
+_GROUP_OF_ENTRY = _GROUP.format(of="entries", when=_AT.format(of="entries"))
+
+#: Fields of an entry from which an audit row is made, and their columns.
+AUDITED_FIELDS = ("app", "provider", "model", "at", *SettledFigures.__struct_fields__, "group")
+AUDITED_COLUMNS = ", ".join(
+    _GROUP_OF_ENTRY if name == "group" else f"entries.{name}" for name in AUDITED_FIELDS
+)
 
 
 def unaudited_entries(database: sqlite3.Connection) -> list[UnauditedEntry]:
     """Entries whose call may have no audit row."""
-    fields = ", ".join(f"entries.{name}" for name in AUDITED_FIELDS)
     rows = database.execute(
-        f"SELECT mark.request_id, mark.interrupted, mark.epoch, {fields}"
+        f"SELECT mark.request_id, mark.interrupted, mark.epoch, {AUDITED_COLUMNS}"
         " FROM unaudited AS mark CROSS JOIN entries ON entries.id = mark.hold ORDER BY mark.hold"
     )
     return [
@@ -198,12 +208,6 @@ SELECT day, app, provider, model, ''{group}, calls,
 FROM {sums}
 """
 
-#: The group of an app at a time, from the history of its groups.
-_GROUP = (
-    "COALESCE((SELECT name FROM app_groups AS given WHERE given.app = {of}.app AND {when}"
-    " ORDER BY since DESC LIMIT 1), '')"
-)
-_AT = "given.since <= {of}.at"
 #: On days when its group changed, an app's calls are summed by entry; on pruned days all count for
 #: the last group of the day.
 _CHANGED = (
@@ -225,16 +229,15 @@ HOURS = (
     f" hour, {ENTRY_SUMS} FROM entries"
     " WHERE day = $1 AND (CAST($2 AS text) IS NULL OR app = CAST($2 AS text))"
     " AND (CAST($3 AS text) IS NULL OR CAST($3 AS text) = "
-    + _GROUP.format(of="entries", when=_AT.format(of="entries"))
-    + ") GROUP BY 1 ORDER BY 1"
+    f"{_GROUP_OF_ENTRY}) GROUP BY 1 ORDER BY 1"
 )
 
 
 def _grouped(each: str) -> dict[str, str]:
     """Both tables of sums with the group of each row."""
     entries = (
-        f"(SELECT entries.*, {_GROUP.format(of='entries', when=_AT.format(of='entries'))}"
-        f" AS app_group FROM entries WHERE {_CHANGED.format(of='entries')}) AS entries"
+        f"(SELECT entries.*, {_GROUP_OF_ENTRY} AS app_group FROM entries"
+        f" WHERE {_CHANGED.format(of='entries')}) AS entries"
     )
     value = "CAST(label.value AS bigint)"
     labels = (

@@ -32,7 +32,13 @@ from anaphora.daemon.store.corrections import (
     list_entries,
     not_found,
 )
-from anaphora.daemon.store.reading import AUDITED_FIELDS, day_of, end_of_day, end_of_month
+from anaphora.daemon.store.reading import (
+    AUDITED_COLUMNS,
+    AUDITED_FIELDS,
+    day_of,
+    end_of_day,
+    end_of_month,
+)
 from anaphora.errors import GrantExceeded
 from anaphora.postgres.connection import transaction
 
@@ -197,7 +203,7 @@ WITH taken AS (
     RETURNING request_id, hold, node, interrupted
 )
 SELECT taken.request_id, taken.interrupted, coalesce(nodes.name, ''), taken.node,
-    {", ".join(f"entries.{name}" for name in AUDITED_FIELDS)}
+    {AUDITED_COLUMNS}
 FROM taken JOIN entries ON entries.id = taken.hold LEFT JOIN nodes ON nodes.id = taken.node
 ORDER BY taken.hold
 """
