@@ -187,10 +187,7 @@ class PrefixIndex(Generic[Call]):
                 self._forget(continued.before)
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
-        size = rendered.size
-        if self._texts is not None:
-            self._texts.use(rendered)
-            size = _CALL_BYTES + _CHUNK_BYTES * (len(compared) - min(known, len(compared)))
+        size = self._count_text(rendered, max(0, len(compared) - known))
         blocks = block_hashes(compared, known)
         conversation.blocks |= blocks
         conversation.tip = self._number
@@ -216,11 +213,21 @@ class PrefixIndex(Generic[Call]):
         if new.reply is not None:
             self._replies[new.reply] = new.number
         self.size += new.size
-        while len(self._calls) > self._most_calls or self.size > self._most_bytes:
-            self._forget(next(iter(self._calls)))
-        while self._texts is not None and self._texts.is_full and len(self._calls) > 1:
+        while self._is_full():
             self._forget(next(iter(self._calls)))
         return earlier
+
+    def _count_text(self, rendered: Rendered, new: int) -> int:
+        """The size of a call with so many new chunks, in what `most_bytes` limits."""
+        if self._texts is None:
+            return rendered.size
+        self._texts.use(rendered)
+        return _CALL_BYTES + _CHUNK_BYTES * new
+
+    def _is_full(self) -> bool:
+        if self._texts is not None and self._texts.is_full and len(self._calls) > 1:
+            return True
+        return len(self._calls) > self._most_calls or self.size > self._most_bytes
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
