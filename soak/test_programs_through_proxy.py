@@ -23,6 +23,7 @@ from strangers import programs
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from strangers.tap import Tap, TappedRequest
+from support.missing import skip_without
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Script
@@ -233,7 +234,7 @@ def test_programs_through_the_proxy(name: str, folders: Path, another_day: dict[
     try:
         programs_of("npm")
     except Unavailable as problem:
-        pytest.skip(f"{name}: {problem}")
+        skip_without(problem)
     text = programs.PROGRAMS[program.script].script if program.script else "replies: []\n"
     options = EmulatorOptions(script=Script.decode(text, f"the script of {name}"))
     made = folders / "made"

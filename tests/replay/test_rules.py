@@ -59,6 +59,9 @@ GEMINI_CLI = (
     "**Private Project Memory** (`{home}/.gemini/tmp/x/memory/MEMORY.md`)",
     "Output: 1\nProcess Group PGID: {number}\n",
 )
+AIDER = (
+    "- Reply in English\n- Current date: {date}\n- The user's pre-commit runs these lint commands",
+)
 RUNS: list[dict[str, str]] = [
     {
         "directory": "/home/ada/project", "home": "/home/ada", "platform": "linux",
@@ -88,7 +91,7 @@ def key(value: dict[str, Any], rules: MatchRules) -> str:
 
 
 @pytest.mark.parametrize(
-    "texts", [CLAUDE_CODE, CODEX, GEMINI_CLI], ids=["claude", "codex", "gemini"]
+    "texts", [CLAUDE_CODE, CODEX, GEMINI_CLI, AIDER], ids=["claude", "codex", "gemini", "aider"]
 )
 def test_shipped_rules_cover_another_day_and_directory(texts: tuple[str, ...]) -> None:
     one, two = (body(texts, run) for run in RUNS)
