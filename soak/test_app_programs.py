@@ -54,7 +54,10 @@ def test_recorded_and_replayed_elsewhere(
 ) -> None:
     there = place(name, folder / "recorded")
     elsewhere = place(name, folder / "elsewhere" / "far away", "another project")
-    check_replayed(there, elsewhere, folder, **another_day)
+    changed = dict(another_day)
+    if name == "pi":  # a clock that is ahead takes the proxy's certificate for an expired one
+        changed.pop("LD_PRELOAD", None)
+    check_replayed(there, elsewhere, folder, **changed)
 
 
 @pytest.mark.parametrize("name", [name for name, one in AGENTS.items() if one.grant])
